@@ -245,7 +245,7 @@ def test_a_policy_without_honest_or_a_site_without_roster_takes_part_in_no_sum(
     with pytest.raises(PolicyError, match="set 'honest' and 'colluders'"):
         opening_of_question(asked, sites.site("a"), {"age": _never})
     sites.write_policy("a", **{"[trust]": "", "roster_digest": ""})
-    with pytest.raises(DeploymentError, match="no pinned roster"):
+    with pytest.raises(PolicyError, match="no usable key or pinned roster"):
         opening_of_question(asked, sites.site("a"), {"age": _never})
 
 

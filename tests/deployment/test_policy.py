@@ -198,6 +198,7 @@ def test_a_second_attempt_is_refused_whatever_it_costs(attempt: int) -> None:
     generous = dataclasses.replace(POLICY, epsilon_per_round=1e6, epsilon_total=1e6)
     with pytest.raises(PolicyError, match=r"was charged before, and .* start a new run"):
         generous.check_spending([], [due(attempt=attempt)])
+    generous.check_spending([], [due(attempt=attempt)], retries=True)
 
 
 def test_no_privacy_is_never_within_a_limit() -> None:

@@ -122,13 +122,14 @@ def test_a_site_without_an_app_answers_orders_only(modules: Path) -> None:
     assert _charges(site) == 0
 
 
-def test_an_order_is_still_an_order(modules: Path) -> None:
+@pytest.mark.parametrize("part", ["order", "step"])
+def test_an_order_and_a_step_of_a_secure_sum_never_reach_the_app(modules: Path, part: str) -> None:
     site = _site(modules, "nowhere:app")  # never looked for
-    content = RecordDict({RECORD: ConfigRecord({"order": b"{}"})})
+    content = RecordDict({RECORD: ConfigRecord({part: b"{}"})})
     message = over_the_wire(Message(content, dst_node_id=9, message_type="train"))
     reply = _answer(message, a_context(site=str(site)))
     assert reply.has_error()
-    assert "order" in str(reply.error.reason)
+    assert part in str(reply.error.reason)
 
 
 @pytest.mark.parametrize(

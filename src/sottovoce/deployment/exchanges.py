@@ -4,10 +4,14 @@ The secrets of an attempt live in the memory of the site's worker only, so a sit
 dropped out of the attempt. `Exchanges` holds the newest attempt of each run.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 
-from sottovoce.core.errors import PolicyError, WireError
+from sottovoce.core import printable_text
+from sottovoce.core.errors import PolicyError, SottovoceError, WireError
+from sottovoce.deployment.machines.trust_files import load_trust
 from sottovoce.deployment.masked_orders import Step
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import Site
@@ -17,6 +21,7 @@ from sottovoce.protocol.secure.attempt import Attempt
 from sottovoce.protocol.secure.pairwise_site import PairwiseSite
 from sottovoce.protocol.secure.roster import Roster, TrustKey
 
+_LOG = printable_text.logger()
 _MOST_RUNS = 16  # Attempts of so many runs are kept open at once.
 
 #: Charges the ledger, then draws and masks: from the state of the protocol, the box, the ledger and
@@ -51,6 +56,24 @@ class Opening:
     contribute: Contribute
 
 
+@dataclass(frozen=True, slots=True)
+class _Assumed:
+    """What the owner of a site has decided about an attempt's safety.
+
+    A server may keep an attempt open for days. Its owner's decisions hold from the next step on.
+    """
+
+    roster: bytes
+    honest: int | None
+    colluders: int | None
+
+    @classmethod
+    def now(cls, site: Site) -> Self:
+        """Return what the site's files say now; raise PolicyError if they allow no sums."""
+        policy = sum_policy(site)
+        return cls(trusted(site)[1].digest, policy.honest, policy.colluders)
+
+
 @dataclass(slots=True, kw_only=True)
 class _Exchange:
     """One attempt that the site takes part in."""
@@ -58,6 +81,7 @@ class _Exchange:
     opening: Opening
     ledger: Ledger
     party: PairwiseSite
+    assumed: _Assumed
 
 
 @dataclass(slots=True)
@@ -73,8 +97,7 @@ class Exchanges:
             PolicyError: The policy does not allow it.
             WireError: This attempt, or a later one of the run, was begun before.
         """
-        run = opening.attempt.run
-        self.close(run)
+        run, assumed = opening.attempt.run, _Assumed.now(site)
         ledger = site.open_ledger()
         try:
             journal = ledger.journal()
@@ -93,9 +116,11 @@ class Exchanges:
         except BaseException:
             ledger.close()
             raise
+        # Only now: an order that is refused, such as a copy of an earlier one, ends no attempt.
+        self.close(run)
         if len(self._open) >= _MOST_RUNS:
             self.close(next(iter(self._open)))
-        self._open[run] = _Exchange(opening=opening, ledger=ledger, party=party)
+        self._open[run] = _Exchange(opening=opening, ledger=ledger, party=party, assumed=assumed)
         return keys
 
     def step(self, step: Step, site: Site) -> bytes:
@@ -112,12 +137,23 @@ class Exchanges:
                 f"attempt {step.attempt} at round {step.round} of the run '{step.run}' is not open "
                 "at this site; it may have restarted since"
             )
+        if _Assumed.now(site) != found.assumed:
+            self.close(step.run)
+            raise PolicyError(
+                "the site has changed its roster, or 'honest' or 'colluders' of its policy, since "
+                "the attempt began; begin another one"
+            )
         party = found.party
         match step.action:
             case "share":
                 return party.share(step.content)
             case "contribute":
-                return found.opening.contribute(party, step.content, found.ledger, site)
+                # Checked first: computing takes as long as the data make it.
+                stored = party.check_box(step.content)
+                if stored is None:
+                    stored = found.opening.contribute(party, step.content, found.ledger, site)
+                site.settle(found.ledger.position())
+                return stored
             case "sign":
                 return party.sign(step.content)
             case "answer":
@@ -129,8 +165,10 @@ class Exchanges:
         """Forget the secrets of a run's open attempt, if there is one."""
         found = self._open.pop(run, None)
         if found is not None:
-            found.party.close()
-            found.ledger.close()
+            try:
+                found.party.close()
+            finally:
+                found.ledger.close()
 
 
 def sum_policy(site: Site) -> Policy:
@@ -139,6 +177,17 @@ def sum_policy(site: Site) -> Policy:
     if not isinstance(policy, Policy) or policy.honest is None or policy.colluders is None:
         raise PolicyError("set 'honest' and 'colluders' in [policy] to allow secure sums")
     return policy
+
+
+def trusted(site: Site) -> tuple[TrustKey, Roster]:
+    """Return the site's key and pinned roster; what is wrong with its files is only logged."""
+    try:
+        return load_trust(site.trust)
+    except SottovoceError as error:
+        _LOG.error("%s", error)
+        raise PolicyError(
+            "this site has no usable key or pinned roster for secure sums; see its log"
+        ) from None
 
 
 def _check_attempts(journal: Journal, opening: Opening, retries: int) -> None:
@@ -152,7 +201,9 @@ def _check_attempts(journal: Journal, opening: Opening, retries: int) -> None:
         opening.attempt.run,
         opening.planned_rounds,
     )
-    if journal.fix(federation, run, opening.terms) != opening.terms:
+    # A digest, because an order's spec has megabytes if the server likes, and stays for ever.
+    terms = hashlib.sha256(opening.terms.encode()).hexdigest()
+    if journal.fix(federation, run, terms) != terms:
         raise PolicyError(
             f"the plan of the run '{run}' differs from the one that its first attempt fixed; "
             "start a run with another name"

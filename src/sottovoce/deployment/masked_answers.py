@@ -21,8 +21,7 @@ from sottovoce.analytics.tallies import CodeCounts
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import PolicyError
 from sottovoce.deployment.audit_log import OrderName
-from sottovoce.deployment.exchanges import Opening, sum_policy
-from sottovoce.deployment.machines.trust_files import load_trust
+from sottovoce.deployment.exchanges import Opening, sum_policy, trusted
 from sottovoce.deployment.masked_questions import (
     agreed_question,
     channel_of_sum,
@@ -51,14 +50,13 @@ def opening_of_question(
         PolicyError: The policy or [columns] do not allow the question, or the site has too many
             people for a sum over so many sites.
         DataError: A value cannot be read, or there are no people.
-        DeploymentError: The site has no usable key or roster.
     """
     with explained():
         channel = channel_of_sum(inquiry.minimum_clients, inquiry.colluders)
     question = allowed_question(inquiry, site, columns, channel)
     policy = sum_policy(site)
     assert policy.honest is not None
-    key, roster = load_trust(site.trust)
+    key, roster = trusted(site)
     with explained():
         check_countable(question)
         questions.check_tables(question, inquiry.question)
@@ -105,13 +103,14 @@ class _Answer:
             ledger,
             pending=[due],
             draw=self._counts,
-            permit=lambda pending: site.check_charges(ledger, pending, planned=1, charging=True),
+            permit=lambda pending: site.check_charges(
+                ledger, pending, planned=1, charging=True, retries=True
+            ),
         )
         if site.audit_log is not None:
             kind = self.question.mechanism_kind
             name = OrderName(run=due.release.run, round=inquiry.round, mechanism=kind)
             site.audit_log.answered(ledger, name, charged=True, records=self.people)
-        site.settle(ledger.position())
         return message
 
     def _counts(self) -> list[UnsignedCodes]:

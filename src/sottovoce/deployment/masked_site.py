@@ -1,16 +1,17 @@
 """A site's part in training by secure sums: policy, training, charge, then masked codes."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from sottovoce.core.errors import PolicyError
-from sottovoce.deployment.exchanges import Opening, sum_policy
-from sottovoce.deployment.machines.trust_files import load_trust
+from sottovoce.deployment.exchanges import Opening, sum_policy, trusted
 from sottovoce.deployment.masked_orders import attempt_of, canonical
 from sottovoce.deployment.orders import Order
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import Site, check_uplinks, finite_or_zeros, order_name
 from sottovoce.deployment.site_training import PreparedOrder, prepare_order
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import PendingCharge
 from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.channels.secure_sum import PAIRWISE, SecureSum
 from sottovoce.protocol.secure.contribution import MaskedRequest, contribute, masked_charges
@@ -22,9 +23,8 @@ def opening_of_order(order: Order, site: Site) -> Opening:
 
     Raises:
         PolicyError: The policy does not allow it.
-        DeploymentError: The site has no usable key or roster.
     """
-    key, roster = load_trust(site.trust)
+    key, roster = trusted(site)
     prepared = prepare_order(order, site)
     _check_pairwise(prepared.asked.plan.channel)
     policy = sum_policy(site)
@@ -68,9 +68,12 @@ def _contribute(
     asked = ready.asked
     terms = Terms.of(asked.plan, asked.part, cohort=asked.cohort, grade=ready.randomness.grade)
     site.check_terms(asked.part.client, terms)
-    planned = asked.rounds * asked.uplinks
-    due = masked_charges(asked.plan, asked.part, asked.uplinks, attempt)
-    site.check_charges(ledger, due, planned=planned)
+
+    def check(pending: Sequence[PendingCharge], *, charging: bool) -> None:
+        planned = asked.rounds * asked.uplinks
+        site.check_charges(ledger, pending, planned=planned, charging=charging, retries=True)
+
+    check(masked_charges(asked.plan, asked.part, asked.uplinks, attempt), charging=False)
     vectors = [finite_or_zeros(values) for values in ready.train()]
     check_uplinks(len(vectors), asked.uplinks)
     message = contribute(
@@ -79,11 +82,10 @@ def _contribute(
         box,
         ledger,
         ready.randomness,
-        permit=lambda pending: site.check_charges(ledger, pending, planned=planned, charging=True),
+        permit=partial(check, charging=True),
     )
     if site.audit_log is not None:
         site.audit_log.answered(ledger, order_name(asked), charged=True, records=asked.records)
-    site.settle(ledger.position())
     return message
 
 

@@ -402,6 +402,7 @@ class Policy:
         first: Budget | None = None,
         *,
         this_round: History = (),
+        retries: bool = False,
     ) -> None:
         """Raise if a round costs more than is allowed in a round, or than is left in total.
 
@@ -411,13 +412,15 @@ class Policy:
             first: What was reserved for the first event; see `filter`.
             this_round: What the ledger has already charged for the same round. A server that asks
                 twice for parts of a round gets no more than one round's epsilon.
+            retries: Whether a later attempt at a round is allowed, at its full cost: one at a
+                secure sum, in which all clients draw fresh codes.
 
         Raises:
             PolicyError: A limit would be exceeded, or a release was charged before and cannot be
                 answered again.
         """
         for due in pending:
-            if due.attempt:
+            if due.attempt and not retries:
                 # Its message may have been seen and is not kept. Another message would cost again.
                 raise PolicyError(
                     f"{due.release} was charged before, and no message of it is stored that could "

@@ -69,11 +69,13 @@ class SiteRules(Protocol):
         first: Budget | None = None,
         *,
         this_round: History = (),
+        retries: bool = False,
     ) -> None:
         """Raise PolicyError if the charges cost more than is allowed.
 
         `history` is everything in the site's ledger, and `this_round` what it has charged for the
-        same round; `first` is what `reserve_for_first_event` returned.
+        same round; `first` is what `reserve_for_first_event` returned. `retries` says whether a
+        later attempt at a round is allowed.
         """
         ...
 
@@ -403,6 +405,7 @@ class Site:
         *,
         planned: int,
         charging: bool = False,
+        retries: bool = False,
     ) -> None:
         """Raise if charges exceed the limit of a round, or what is left of the site's account.
 
@@ -415,6 +418,7 @@ class Site:
             pending: The charges to be made.
             planned: Number of charges of the event that the run plans, by the server's statement.
             charging: Whether this is the check inside the transaction that charges.
+            retries: Whether these may be charges of a later attempt at a round, as of a secure sum.
 
         Raises:
             PolicyError: The policy does not allow the charges.
@@ -438,7 +442,7 @@ class Site:
             first = self.policy.reserve_for_first_event(pending[0].event, planned)
         rounds = {(due.release.run, due.release.round) for due in pending}
         this_round = [one for run, number in rounds for one in ledger.events_of(run, number)]
-        self.policy.check_spending(history, pending, first, this_round=this_round)
+        self.policy.check_spending(history, pending, first, this_round=this_round, retries=retries)
         if begins and charging and first is not None:
             ledger.set_budget(FIRST_EVENT_ACCOUNT, first)
 

@@ -42,6 +42,7 @@ class UnlimitedPolicy:
         first: Budget | None = None,
         *,
         this_round: History = (),
+        retries: bool = False,
     ) -> None:
         """Accept any amount."""
 

@@ -1,5 +1,7 @@
 """Tests of answering each step once."""
 
+import threading
+
 import pytest
 
 from sottovoce.core.errors import WireError
@@ -56,3 +58,33 @@ def test_nothing_is_answered_after_closing_also_if_a_step_closes() -> None:
     for step in ("open", "close"):
         with pytest.raises(WireError, match="no more messages"):
             answers.reply(step, b"a", never)
+
+
+def test_of_two_messages_of_a_step_at_the_same_time_one_is_answered() -> None:
+    """Two lists at once would deal the same secrets twice."""
+    answers = AnswersOnce(["list"])
+    inside, go_on = threading.Event(), threading.Event()
+    refused: list[str] = []
+
+    def slow() -> bytes:
+        inside.set()
+        go_on.wait(10.0)
+        return b"1"
+
+    def ask_second() -> None:
+        try:
+            answers.reply("list", b"b", lambda: b"2")
+        except WireError as error:
+            refused.append(str(error))
+
+    first = threading.Thread(target=lambda: answers.reply("list", b"a", slow))
+    second = threading.Thread(target=ask_second)
+    first.start()
+    inside.wait(10.0)
+    second.start()
+    second.join(0.05)  # without a lock it would be answered by now
+    go_on.set()
+    first.join()
+    second.join()
+    assert len(refused) == 1
+    assert answers.reply("list", b"a", never) == b"1"

@@ -1,5 +1,6 @@
 """Tests of the server: the sum is the plain one with any dropouts, and wrong messages are named."""
 
+import contextlib
 import dataclasses
 from collections.abc import Collection
 from typing import Any
@@ -10,10 +11,12 @@ from pairwise_rounds import Federation, Round, federation, random_codes
 
 from sottovoce.core.errors import AbandonedError, ParameterError, WireError
 from sottovoce.protocol.secure import pairwise_shares
+from sottovoce.protocol.secure.encoding import Protocol
 from sottovoce.protocol.secure.pairwise_messages import (
     Answer,
     Input,
     KeyList,
+    Keys,
     Quorum,
     Shares,
     SurvivorsSignature,
@@ -65,6 +68,28 @@ def test_a_sum_with_any_dropouts_is_the_plain_sum(seed: int) -> None:
     assert begun.answers()
     assert sums(begun) == begun.plain_sums()
     assert begun.server.result().survivors == tuple(sorted(begun.there(2)))
+
+
+@pytest.mark.parametrize("field", ["channel_key", "mask_key"])
+def test_a_site_with_a_key_of_low_order_is_left_out_and_spoils_no_attempt(
+    begun: Round, field: str
+) -> None:
+    """Every honest site would refuse a list with it."""
+    real = begun.sites[LAST]._begin
+
+    def low(commit: Any) -> bytes:
+        entry = Keys.read(real(commit))
+        changed: dict[str, Any] = {field: (1).to_bytes(32, "little")}
+        entry = dataclasses.replace(entry, **changed)
+        plan = begun.asked.attempt.digest()
+        signature = begun.asked.keys[LAST].sign(Protocol.PAIRWISE, "keys", plan, *entry.statement)
+        return dataclasses.replace(entry, signature=signature).to_bytes()
+
+    with pytest.raises(WireError, match=f"site '{LAST}': a public key has low order"):
+        begun.server.receive_keys(LAST, low(contextlib.nullcontext))
+    begun.dropped = {LAST: 0}
+    assert begun.answers()
+    assert sums(begun) == begun.plain_sums()
 
 
 def test_the_order_of_arrival_changes_nothing_that_the_server_sends(asked: Federation) -> None:

@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.serialization import (
 from pydantic import Field
 
 from sottovoce.core import files
-from sottovoce.core.errors import DeploymentError, ParameterError
+from sottovoce.core.errors import DeploymentError, ParameterError, SottovoceError
 from sottovoce.core.files import explain_os_errors
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.federation import Federation, check_name, read_section
@@ -204,8 +204,9 @@ def pin_roster(folder: Path, name: str, roster: Path, digest: str) -> Roster:
         The roster.
 
     Raises:
-        DeploymentError: The roster has another digest, or lacks this site, or has another key of
-            it. Nothing is changed then.
+        DeploymentError: The roster has another digest, lacks this site, has another key of it, or
+            is older than the one in the folder; or [trust] was edited by hand. Nothing is changed
+            then.
     """
     found = read_roster(roster)
     if found.digest.hex() != digest.strip().lower():
@@ -218,7 +219,7 @@ def pin_roster(folder: Path, name: str, roster: Path, digest: str) -> Roster:
             f"{roster} does not have this site's key under the name '{name}'; give "
             f"{folder / PUBLIC_NAME} to the operator and ask for a new roster"
         )
-    write_roster(folder / ROSTER_NAME, found)
+    _check_not_older(found, folder / ROSTER_NAME)
     path = folder / "site.toml"
     text = path.read_text(encoding="utf-8")
     table = f'[trust]\nroster_digest = "{found.digest.hex()}"\n'
@@ -227,8 +228,26 @@ def pin_roster(folder: Path, name: str, roster: Path, digest: str) -> Roster:
         raise DeploymentError(
             f"{path} has a table [trust] that was edited by hand; write this in its place:\n{table}"
         )
+    write_roster(folder / ROSTER_NAME, found)
     files.write_atomic(path, f"{rest.rstrip()}\n\n{table}".encode(), mode=files.PRIVATE)
     return found
+
+
+def _check_not_older(found: Roster, path: Path) -> None:
+    """Raise DeploymentError if a newer roster of the federation is at `path`.
+
+    The digest of an older one was confirmed once, too, but a key in it may have been replaced
+    because it was stolen.
+    """
+    try:
+        present = read_roster(path)
+    except SottovoceError:
+        return  # missing or damaged; it is replaced
+    if found.federation == present.federation and found.version < present.version:
+        raise DeploymentError(
+            f"the roster has version {found.version}, but this site has version {present.version} "
+            "already; ask the operator for the newest one"
+        )
 
 
 def load_trust(trust: Trust | None) -> tuple[TrustKey, Roster]:

@@ -122,6 +122,13 @@ def check_keys(keys: Keys, roster: Roster, plan: bytes) -> None:
             raise WireError(f"a public key of '{keys.name}' is not in its only valid form")
 
 
+def check_order(keys: Keys) -> None:
+    """Raise WireError if a public key of a site has low order, so that it agrees on no secret."""
+    probe = X25519PrivateKey.generate()
+    for key in (keys.channel_key, keys.mask_key):
+        exchange(probe, key)
+
+
 def check_distinct(entries: Sequence[Keys]) -> None:
     """Raise WireError unless all public keys of all sites are distinct."""
     found = [key for entry in entries for key in (entry.channel_key, entry.mask_key)]

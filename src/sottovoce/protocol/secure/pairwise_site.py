@@ -195,6 +195,27 @@ class PairwiseSite:
         )
         return Shares(sealed=sealed).to_bytes()
 
+    def check_box(self, box: bytes) -> bytes | None:
+        """Check a box before anything is computed for it; nothing is answered or charged.
+
+        Args:
+            box: The message `Box`.
+
+        Returns:
+            The message `Input` if this box was answered before, else None.
+
+        Raises:
+            WireError: The box is wrong or comes too early, or another one was answered.
+        """
+        stored = self._answers.stored(_Step.CONTRIBUTE, box)
+        if stored is None:
+            self._open_box(box)
+        return stored
+
+    def _open_box(self, box: bytes) -> Boxed:
+        listed = _known(self._memory.listed)
+        return inputs.open_box(Box.read(box), listed, self._name, self._attempt.threshold)
+
     def contribute(
         self,
         box: bytes,
@@ -219,9 +240,7 @@ class PairwiseSite:
         """
 
         def contribute() -> bytes:
-            boxed = inputs.open_box(
-                Box.read(box), _known(self._memory.listed), self._name, self._attempt.threshold
-            )
+            boxed = self._open_box(box)
             try:
                 with transaction():
                     if not self._journal.in_transaction:
