@@ -141,7 +141,7 @@ class Exchanges:
             self.close(step.run)
             raise PolicyError(
                 "the site has changed its roster, or 'honest' or 'colluders' of its policy, since "
-                "the attempt began; begin another one"
+                "the attempt began; open a new attempt, which uses the new ones"
             )
         party = found.party
         match step.action:

@@ -3,8 +3,8 @@
 A journal lies in the same SQLite file as the charges of its party, so a step and its charge are one
 commit. For each federation, run, round and attempt it has one state, which only moves forward:
 beginning an attempt closes all earlier ones of its run for ever, and an attempt that is at or below
-the newest is refused. Secrets of an attempt are never written here, so after a restart nobody can
-go on with an attempt, whatever its state.
+the newest is refused. Secrets of an attempt are never written here, so after a restart no
+process can go on with an attempt, whatever its state.
 """
 
 import sqlite3

@@ -86,7 +86,7 @@ class PairwiseServer:
             raise WireError("expected the site's own name in its keys, got another one")
         keys.check_keys(found, self._roster, self._plan)
         keys.check_distinct((*self._keys.values(), found))
-        # All sites would refuse a list with such a key, and nobody would know why.
+        # All sites would refuse a list with such a key, and could not say why.
         keys.check_order(found)
         self._keys[name] = found
 
