@@ -20,8 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
+
+from relay import relay_to
+
 from sottovoce.deployment.machines.address import Address, free_port
-from sottovoce.deployment.operators.calls import pinned_context
+from sottovoce.deployment.operators.calls import RelayCalls, pinned_context
 from sottovoce.deployment.operators.folders import (
     CollectorFolder,
     RelayFolder,
@@ -29,6 +33,7 @@ from sottovoce.deployment.operators.folders import (
     create_relay,
 )
 from sottovoce.deployment.operators.relay_program import is_healthy
+from sottovoce.deployment.operators.routes import Route
 from sottovoce.protocol.secure import shuffle_messages
 from sottovoce.protocol.secure.announcement import Announcement
 from sottovoce.protocol.secure.attempt import Attempt
@@ -166,6 +171,19 @@ def _received(one: ssl.SSLSocket) -> bytes:
     data = one.recv(1 << 16)
     assert data, "the relay has closed the connection"
     return data
+
+
+def count_bytes(relay: RelayFolder, requests: Sequence[tuple[Route, bytes, str]]) -> list[int]:
+    """Return the TCP payload, both ways, of requests over one connection that is new."""
+    found = []
+    with relay_to(relay.card.address.port) as counted:
+        near = Address(host="localhost", port=counted.port)
+        with RelayCalls(near, relay.card.certificate) as calls:
+            for route, body, of in requests:
+                before = counted.up + counted.down
+                calls.ask(route, body, of=of)
+                found.append(counted.up + counted.down - before)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

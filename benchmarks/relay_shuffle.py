@@ -20,13 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 
-from relay import relay_to
 from relay_devices import (
     Devices,
     KeptConnections,
     ask_on_new_connections,
+    count_bytes,
     cpu_seconds,
     create_operators,
     leaf_of,
@@ -37,7 +36,6 @@ from relay_devices import (
     shuffle_attempt,
 )
 
-from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.operators.calls import RefusedError, RelayCalls
 from sottovoce.deployment.operators.collecting import CollectorLink, Window, open_collector
 from sottovoce.deployment.operators.folders import RelayFolder
@@ -45,7 +43,7 @@ from sottovoce.deployment.operators.routes import Route
 from sottovoce.protocol.secure.announcement import Announcement
 from sottovoce.protocol.secure.shuffle_messages import ShuffleReport
 
-_SPARE_SECONDS = 3
+SPARE_SECONDS = 3
 _POLL_SECONDS = 0.1
 _CONTENT = b"a model"
 
@@ -103,8 +101,8 @@ class ShuffleFederation:
     def register(self) -> None:
         """Send the certificate of each client, once."""
         with (
-            self.timed("certificates", len(self.devices.keys)),
             KeptConnections(self.relay, self.connections) as kept,
+            self.timed("certificates", len(self.devices.keys)),
         ):
             _exhaust(kept.ask(post("register", each) for each in self.devices.admissions))
 
@@ -140,8 +138,8 @@ class ShuffleFederation:
             content=_CONTENT,
         )
         window = Window(
-            report_seconds=int(report_seconds) + _SPARE_SECONDS,
-            confirm_seconds=int(confirm_seconds) + _SPARE_SECONDS if confirm_seconds else 0,
+            report_seconds=int(report_seconds) + SPARE_SECONDS,
+            confirm_seconds=int(confirm_seconds) + SPARE_SECONDS if confirm_seconds else 0,
         )
         found = self.link.announce(attempt, _CONTENT, window, payload_bytes=len(payloads[0]))
         leaves = list[bytes]()
@@ -152,15 +150,14 @@ class ShuffleFederation:
                 yield report
 
         if send is None:
-            with self.timed("reports", clients):
-                self._send(made())
+            with (
+                KeptConnections(self.relay, self.connections) as kept,
+                self.timed("reports", clients),
+            ):
+                _exhaust(kept.ask(post("report", each.to_bytes()) for each in made()))
         else:
             send(found, made())
         return self._collect(found, leaves)
-
-    def _send(self, reports: Iterable[ShuffleReport]) -> None:
-        with KeptConnections(self.relay, self.connections) as kept:
-            _exhaust(kept.ask(post("report", each.to_bytes()) for each in reports))
 
     def _collect(self, found: Announcement, leaves: Sequence[bytes]) -> list[bytes]:
         """Let the collector open the list, and the clients confirm it before."""
@@ -185,9 +182,9 @@ class ShuffleFederation:
         time.sleep(max(0.0, found.closes - time.time()))
         self._wait_for_root(leaves[0])
         with (
-            self.timed("confirmations", len(leaves)),
             KeptConnections(self.relay, self.connections) as asking,
             KeptConnections(self.relay, self.connections) as telling,
+            self.timed("confirmations", len(leaves)),
         ):
             proofs = asking.ask(map(root_request, leaves))
             signed = self.devices.confirmations(found, leaves, proofs)
@@ -231,19 +228,6 @@ def running_federation(
 def _exhaust(answers: Iterable[bytes]) -> None:
     for _ in answers:
         pass
-
-
-def count_bytes(relay: RelayFolder, requests: Sequence[tuple[Route, bytes, str]]) -> list[int]:
-    """Return the TCP payload, both ways, of requests over one connection that is new."""
-    found = []
-    with relay_to(relay.card.address.port) as counted:
-        near = Address(host="localhost", port=counted.port)
-        with RelayCalls(near, relay.card.certificate) as calls:
-            for route, body, of in requests:
-                before = counted.up + counted.down
-                calls.ask(route, body, of=of)
-                found.append(counted.up + counted.down - before)
-    return found
 
 
 def measure(federation: ShuffleFederation) -> None:

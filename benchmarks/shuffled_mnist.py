@@ -114,9 +114,8 @@ class RelayedMessages(PackedMessages):
         self.seconds.append(time.monotonic() - began)
         steps = [federation.spent[name].wall for name in ("reports", "confirmations")]
         self.windows = _SPARE * steps[0], _SPARE * steps[1]
-        print(
-            f"round {number}: {len(opened)} payloads are the simulator's, {self.seconds[-1]:.0f} s"
-        )
+        took = self.seconds[-1]
+        print(f"round {number}: {len(opened)} opened payloads are the simulator's, {took:.0f} s")
         for name in ("reports", "confirmations", "collector"):
             print(f"  {name + ':':<15} {federation.spent[name]}")
         return opened
@@ -130,9 +129,7 @@ def train(spec: RunSpec, clients: int, connections: int) -> None:
     assert isinstance(training.backend, PackedMessages)
     loaded = time.monotonic() - began
     count = min(clients, len(resolved.parts))
-    print(
-        f"{len(resolved.parts)} clients, {count} of them through the relay; features {loaded:.0f} s"
-    )
+    print(f"{len(resolved.parts)} clients, {count} of them by the relay; features {loaded:.0f} s")
     with (
         tempfile.TemporaryDirectory(prefix="sottovoce-") as name,
         running_federation(Path(name), count, connections, pinned=False) as federation,
@@ -143,9 +140,8 @@ def train(spec: RunSpec, clients: int, connections: int) -> None:
         _rounds(dataclasses.replace(training, backend=backend), resolved)
     total, relayed = time.monotonic() - began, sum(backend.seconds)
     print(f"all rounds through the relay {relayed:.0f} s of {total:.0f} s in all")
-    print(
-        f"{count * len(backend.seconds) / relayed:.0f} clients a second and round, waits included"
-    )
+    rate = count * len(backend.seconds) / relayed
+    print(f"{rate:.0f} messages a second through relay and collector, waits included")
 
 
 def _rounds(training: Training, resolved: Any) -> None:
