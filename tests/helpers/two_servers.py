@@ -136,8 +136,9 @@ class World:
             "model_digest": hashlib.sha256(CONTENT).digest(),
             **changed,
         }
-        bits = bits_for_sum(fields["most_clients"] * (fields["levels"] - 1))
-        return Attempt(**{"bits": bits, **fields})
+        if "bits" not in fields:
+            fields["bits"] = bits_for_sum(fields["most_clients"] * (fields["levels"] - 1))
+        return Attempt(**fields)
 
     def announce(self, **changed: Any) -> bytes:
         """Announce a sum at collector and relay."""

@@ -23,6 +23,7 @@ from sottovoce.ledger.journal import Journal
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.clamped_sign import ClampedSign
 from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.protocol.channels.channel import terms_of
 from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.channels.shuffler import Shuffler
@@ -141,6 +142,43 @@ def test_a_shuffled_message_is_the_packed_codes_and_charged_as_shuffled(world: L
         client.send_through(Link(world, name), UPDATE)
         (charge,) = world.ledger(name).history(name)
         assert charge == (expected, 1)
+
+
+SEEDS = SeededStep(
+    input_domain=L2Ball(radius=1.0, dimension=DIMENSION),
+    epsilon=2.0,
+    length="kept",
+    generator="chacha20-1",
+    timing="constant",
+)
+HIDDEN = {"mechanism": SEEDS, "adjacency": "replace-one"}
+
+
+def announce_seeds(world: LedgerWorld, protocol: Protocol) -> None:
+    announce(
+        world,
+        payload_bytes=16 if protocol is Protocol.SHUFFLER else 0,
+        protocol=protocol,
+        adjacency="replace-one",
+        levels=2**32,
+        bits=32,
+        mechanism=canonical_parameters(SEEDS),
+    )
+
+
+def test_a_shuffle_carries_a_seed_of_16_bytes(world: LedgerWorld) -> None:
+    announce_seeds(world, Protocol.SHUFFLER)
+    name = world.names[0]
+    client_of(world, name, **HIDDEN).send_through(Link(world, name), UPDATE)
+    assert world.ledger(name).num_charges == 1
+
+
+def test_a_sum_cannot_carry_seeds(world: LedgerWorld) -> None:
+    announce_seeds(world, Protocol.TWO_SERVER_SUM)
+    name = world.names[0]
+    with pytest.raises(WireError, match="or a shuffle"):
+        client_of(world, name, **HIDDEN).send_through(Link(world, name), UPDATE)
+    assert world.ledger(name).num_charges == 0
 
 
 def test_asked_again_a_client_sends_the_same_bytes_and_charges_nothing(world: LedgerWorld) -> None:

@@ -58,19 +58,27 @@ def canonical_parameters(mechanism: Mechanism) -> str:
     return json.dumps(public_parameters(mechanism), sort_keys=True, separators=(",", ":"))
 
 
-def level_codes(mechanism: Mechanism, *, summed: bool) -> LevelCodes:
-    """Return the format of codes that a relay can carry, in a sum or in a shuffle.
+def level_codes(mechanism: Mechanism, protocol: Protocols) -> LevelCodes:
+    """Return the format of codes that a relay can carry.
+
+    Args:
+        mechanism: The mechanism.
+        protocol: The announced protocol: a sum needs a code for each coordinate, a shuffle carries
+            any fixed number of codes, such as those of a seed.
 
     Raises:
-        WireError: The mechanism sends no codes of finitely many levels, or for a sum not one for
-            each coordinate.
+        WireError: The mechanism does not send such codes.
     """
     found = mechanism.code_format()
-    if not isinstance(found, LevelCodes) or (summed and found.count is not None):
-        what = "one code of finitely many levels for each coordinate" if summed else "codes"
+    if not isinstance(found, LevelCodes):
         raise WireError(
-            f"a relay carries {what}, but this mechanism sends other messages; use one such as "
-            f"{'clamped_sign' if summed else 'seeded_step or gauss_hermite'}"
+            "a relay carries codes of finitely many levels; use a mechanism such as clamped_sign "
+            "or gauss_hermite"
+        )
+    if found.count is not None and protocol is not Protocols.SHUFFLER:
+        raise WireError(
+            "a sum needs one code of finitely many levels for each coordinate; use a mechanism "
+            "such as clamped_sign or gauss_hermite, or a shuffle"
         )
     return found
 
@@ -132,9 +140,9 @@ def report(
     plan, part = request.plan, request.part
     mechanism = part.mechanism
     rows = [prepare(mechanism, vector, rotation=plan.rotation) for vector in request.vectors]
-    number = Announcement.read(request.announcement).attempt.attempt
-    pending = masked_charges(plan, part, len(rows), number)
-    bits = level_codes(mechanism, summed=not isinstance(party, ShuffleClient)).bits
+    attempt = Announcement.read(request.announcement).attempt
+    pending = masked_charges(plan, part, len(rows), attempt.attempt)
+    bits = level_codes(mechanism, attempt.protocol).bits
 
     def charge() -> None:
         permit(pending)
@@ -214,18 +222,18 @@ class RelayedClient:
 
     def _check(self, found: Announcement, plan: RoundPlan) -> None:
         """Raise WireError for an announcement of other parameters."""
-        mechanism = self.part.mechanism
+        mechanism, asked = self.part.mechanism, found.attempt
         expected: dict[str, object] = {
             "mechanism": canonical_parameters(mechanism),
             "dimension": mechanism.input_domain.dimension,
             "uplinks": 1,
-            "levels": level_codes(mechanism, summed=plan.channel.only_sums).levels,
+            "levels": level_codes(mechanism, asked.protocol).levels,
             "rotation_seed": b"" if plan.rotation is None else plan.rotation.seed,
             "adjacency": str(self.adjacency),
             "unit": str(self.unit),
         }
         for name, value in expected.items():
-            if getattr(found.attempt, name) != value:
+            if getattr(asked, name) != value:
                 raise WireError(
                     f"the announcement has another '{name}' than this client; create the client "
                     "with the announced mechanism, adjacency and rotation"

@@ -47,6 +47,8 @@ class Desk:
         time.sleep(0.05)
         return [None for _ in bodies]
 
+    take_confirmations = reports
+
 
 def ask(desk: Desk, *requests: tuple[str, bytes, dict[str, str]]) -> list[tuple[int, bytes]]:
     """Send requests at once; return status and content of each answer."""
@@ -108,10 +110,11 @@ def signed(
     return {"authorization": sign_request(key, FEDERATION, route, body, moment)}
 
 
-def test_reports_that_arrive_together_share_commits_and_have_one_answer() -> None:
+@pytest.mark.parametrize("route", [Route.REPORT, Route.CONFIRM])
+def test_messages_that_arrive_together_share_commits_and_have_one_answer(route: Route) -> None:
     desk = Desk()
     requests: list[tuple[str, bytes, dict[str, str]]] = [
-        (Route.REPORT.value, bytes([number]), {}) for number in range(20)
+        (route.value, bytes([number]), {}) for number in range(20)
     ]
     answers = ask(desk, *requests)
     assert answers == [(204, b"")] * 20

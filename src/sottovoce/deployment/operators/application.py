@@ -2,8 +2,8 @@
 
 All work with the relay's state is done by one thread, so that there is one order of events. Reports
 that arrive while the thread is busy are handed to it together, and one durable commit accepts all
-of them. Nothing is logged but the type and the place of an unforeseen error: no name, no address,
-no time of a client.
+of them; so it is with confirmations. Nothing is logged but the type and the place of an unforeseen
+error: no name, no address, no time of a client.
 """
 
 import asyncio
@@ -60,16 +60,74 @@ class RelayDesk(Protocol):
         """Largest number of bytes of a report of the announced attempt."""
 
     def answer(self, route: Route, of: str, body: bytes, now: float) -> bytes:
-        """Return the content of the answer to any other request than a report."""
+        """Return the content of the answer to any request but a report or a confirmation."""
 
     def reports(self, bodies: Sequence[bytes], now: float) -> Sequence[Refusal | None]:
         """Take reports in one durable commit; return why each is refused, None if it is not."""
+
+    def take_confirmations(self, bodies: Sequence[bytes], now: float) -> Sequence[Refusal | None]:
+        """Take confirmations in one durable commit; return why each is refused, or None."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
     body: bytes
     done: "asyncio.Future[Refusal | None]"
+
+
+class _GroupCommits:
+    """Messages of one kind that wait for the relay's thread, which takes them together.
+
+    Args:
+        thread: The relay's thread.
+        take: Takes messages at a time in one durable commit, as `RelayDesk.reports` does.
+    """
+
+    def __init__(
+        self,
+        thread: ThreadPoolExecutor,
+        take: Callable[[Sequence[bytes], float], Sequence[Refusal | None]],
+    ) -> None:
+        self._thread, self._take = thread, take
+        self._waiting: list[_Waiting] = []
+        self._wake = asyncio.Event()
+        self._passing: asyncio.Task[None] | None = None
+
+    async def add(self, body: bytes) -> None:
+        """Wait until a message is on disk, or raise the Refusal of it."""
+        waiting = _Waiting(body, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._wake.set()
+        refusal = await waiting.done
+        if refusal is not None:
+            raise refusal
+
+    def start(self) -> None:
+        """Begin to pass messages on."""
+        self._passing = asyncio.create_task(self._pass_on())
+
+    def stop(self) -> None:
+        """Pass no more messages on."""
+        if self._passing is not None:
+            self._passing.cancel()
+
+    async def _pass_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._wake.wait()
+            batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+            if not self._waiting:
+                self._wake.clear()
+            try:
+                bodies = [one.body for one in batch]
+                outcomes = await loop.run_in_executor(self._thread, self._take, bodies, time.time())
+                for one, outcome in zip(batch, outcomes, strict=True):
+                    if not one.done.done():
+                        one.done.set_result(outcome)
+            except Exception as error:
+                for one in batch:
+                    if not one.done.done():
+                        one.done.set_exception(error)
 
 
 class RelayApplication:
@@ -82,10 +140,11 @@ class RelayApplication:
     def __init__(self, desk: RelayDesk) -> None:
         self._desk = desk
         self._thread = ThreadPoolExecutor(max_workers=1)
-        self._waiting: list[_Waiting] = []
-        self._wake = asyncio.Event()
+        self._groups = {
+            Route.REPORT: _GroupCommits(self._thread, desk.reports),
+            Route.CONFIRM: _GroupCommits(self._thread, desk.take_confirmations),
+        }
         self._bytes = 0
-        self._batches: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -110,11 +169,10 @@ class RelayApplication:
         route, of = _route(scope)
         headers = dict(scope["headers"])
         length = _length(headers)
-        if route is Route.REPORT:
-            body = await self._body(receive, length, max(_SMALL_BODY, self._desk.largest_report))
-            refusal = await self._take_report(body)
-            if refusal is not None:
-                raise refusal
+        if route in self._groups:
+            largest = self._desk.largest_report if route is Route.REPORT else 0
+            body = await self._body(receive, length, max(_SMALL_BODY, largest))
+            await self._groups[route].add(body)
             return b""
         if route is Route.HEALTH:
             return b"ok"
@@ -163,42 +221,17 @@ class RelayApplication:
     async def _work(self, call: Callable[..., Any], *given: object) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *given)
 
-    # -- group commits ----------------------------------------------------------------------------
-
-    async def _take_report(self, body: bytes) -> Refusal | None:
-        waiting = _Waiting(body, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
-        self._wake.set()
-        return await waiting.done
-
-    async def _take_batches(self) -> None:
-        """Pass all reports that wait to the relay's thread, as long as the server runs."""
-        while True:
-            await self._wake.wait()
-            batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
-            if not self._waiting:
-                self._wake.clear()
-            try:
-                bodies = [one.body for one in batch]
-                outcomes = await self._work(self._desk.reports, bodies, time.time())
-                for one, outcome in zip(batch, outcomes, strict=True):
-                    if not one.done.done():
-                        one.done.set_result(outcome)
-            except Exception as error:
-                for one in batch:
-                    if not one.done.done():
-                        one.done.set_exception(error)
-
     async def _live(self, receive: Receive, send: Send) -> None:
         """Start and stop with the server."""
         while True:
             event = await receive()
             if event["type"] == "lifespan.startup":
-                self._batches = asyncio.create_task(self._take_batches())
+                for group in self._groups.values():
+                    group.start()
                 await send({"type": "lifespan.startup.complete"})
             else:
-                if self._batches is not None:
-                    self._batches.cancel()
+                for group in self._groups.values():
+                    group.stop()
                 self._thread.shutdown()
                 await send({"type": "lifespan.shutdown.complete"})
                 return

@@ -72,8 +72,21 @@ class Desk:
             for body, outcome in zip(bodies, found, strict=True)
         ]
 
+    def take_confirmations(self, bodies: Sequence[bytes], now: float) -> list[Refusal | None]:
+        """Take confirmations in one durable commit; return why each is refused, or None."""
+        try:
+            found = self._relay.take_confirmations(bodies)
+        except WireError as error:
+            found = [error for _ in bodies]
+        is_early = now < self._earliest(Route.CONFIRM)
+        status = HTTPStatus.TOO_EARLY if is_early else HTTPStatus.BAD_REQUEST
+        return [
+            Refusal(status, str(outcome)) if isinstance(outcome, WireError) else None
+            for outcome in found
+        ]
+
     def answer(self, route: Route, of: str, body: bytes, now: float) -> bytes:
-        """Return the content of the answer to any other request than a report.
+        """Return the content of the answer to any request but a report or a confirmation.
 
         Raises:
             Refusal: It is too early.
@@ -88,8 +101,6 @@ class Desk:
                     relay.register(body, seconds)
                 case Route.ROOT_OF:
                     return relay.root_for(_leaf(of))
-                case Route.CONFIRM:
-                    relay.confirmation(body)
                 case Route.ANNOUNCE:
                     self._announce(body, seconds)
                 case Route.FROZEN:

@@ -162,9 +162,9 @@ class RelayRounds(ChargedRounds):
     def _attempt(self, plan: RoundPlan, number: int, content: bytes) -> Attempt:
         mechanism, most = plan.clients[0].mechanism, len(plan.clients)
         is_sum = isinstance(self.channel, SecureSum)
-        levels = level_codes(mechanism, summed=is_sum).levels
+        protocol = Protocol.TWO_SERVER_SUM if is_sum else Protocol.SHUFFLER
         return Attempt(
-            protocol=Protocol.TWO_SERVER_SUM if is_sum else Protocol.SHUFFLER,
+            protocol=protocol,
             parties=self.link.keys.digest,
             federation=self.link.keys.federation,
             run=plan.run,
@@ -172,7 +172,7 @@ class RelayRounds(ChargedRounds):
             attempt=number,
             dimension=mechanism.input_domain.dimension,
             uplinks=self.algorithm.uplinks,
-            levels=levels,
+            levels=level_codes(mechanism, protocol).levels,
             bits=_bits(mechanism, most) if is_sum else 1,
             most_clients=most,
             threshold=self.threshold,
