@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 
 from relay import relay_to
 
+from sottovoce.core.errors import DeploymentError
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.operators.calls import RelayCalls, pinned_context
 from sottovoce.deployment.operators.folders import (
@@ -55,6 +56,7 @@ from sottovoce.protocol.secure.shuffle_messages import (
 _START_SECONDS = 60.0
 _VALID_SECONDS = 10 * 3600
 _NEW_TOGETHER = 8
+CONTENT = b"a model"
 _PROGRAM = "sottovoce.deployment.operators.relay_program"
 
 
@@ -152,7 +154,7 @@ def post(path: str, body: bytes) -> bytes:
 
 
 def read_answer(one: ssl.SSLSocket) -> bytes:
-    """Return the content of one answer; AssertionError if the request was refused."""
+    """Return the content of one answer; DeploymentError if the request was refused."""
     found = bytearray()
     while (end := found.find(b"\r\n\r\n")) < 0:
         found += _received(one)
@@ -163,7 +165,8 @@ def read_answer(one: ssl.SSLSocket) -> bytes:
         length = int(value) if name.lower() == b"content-length" else length
     while len(content) < length:
         content += _received(one)
-    assert head.startswith(b"HTTP/1.1 2"), (head, bytes(content))
+    if not head.startswith(b"HTTP/1.1 2"):
+        raise DeploymentError(f"the relay refuses: {content.decode()}")
     return bytes(content)
 
 
@@ -257,16 +260,17 @@ def leaf_of(report: ShuffleReport) -> bytes:
 
 
 def shuffle_attempt(
-    operators: Operators, *, run: str, number: int, clients: int, mechanism: str, content: bytes
+    operators: Operators, *, run: str, place: tuple[int, int], clients: int, mechanism: str
 ) -> Attempt:
-    """Return a shuffle that at least and at most so many clients answer."""
+    """Return an attempt (round, number) at a shuffle that exactly so many clients answer."""
+    number, attempt = place
     return Attempt(
         protocol=Protocol.SHUFFLER,
         parties=operators.digest,
         federation=operators.federation,
         run=run,
         round=number,
-        attempt=1,
+        attempt=attempt,
         dimension=1,
         uplinks=1,
         levels=2,
@@ -277,7 +281,7 @@ def shuffle_attempt(
         rotation_seed=b"",
         adjacency="replace-one",
         unit="client",
-        model_digest=hashlib.sha256(content).digest(),
+        model_digest=hashlib.sha256(CONTENT).digest(),
     )
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from relay_devices import (
+    CONTENT,
     Devices,
     KeptConnections,
     ask_on_new_connections,
@@ -45,7 +46,6 @@ from sottovoce.protocol.secure.shuffle_messages import ShuffleReport
 
 SPARE_SECONDS = 3
 _POLL_SECONDS = 0.1
-_CONTENT = b"a model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +114,7 @@ class ShuffleFederation:
         *,
         report_seconds: float,
         confirm_seconds: float,
+        attempt: int = 1,
         mechanism: str = "{}",
         send: Callable[[Announcement, Iterable[ShuffleReport]], object] | None = None,
     ) -> list[bytes]:
@@ -125,23 +126,23 @@ class ShuffleFederation:
             payloads: What each client sends.
             report_seconds: How long the relay takes reports.
             confirm_seconds: How long it takes confirmations after that; 0 for none.
+            attempt: Number of the attempt at the round.
             mechanism: The mechanism, in the announcement.
             send: Sends the reports; by default over kept connections, each as it is made.
         """
         clients = len(payloads)
-        attempt = shuffle_attempt(
+        asked = shuffle_attempt(
             self.devices.operators,
             run=run,
-            number=number,
+            place=(number, attempt),
             clients=clients,
             mechanism=mechanism,
-            content=_CONTENT,
         )
         window = Window(
             report_seconds=int(report_seconds) + SPARE_SECONDS,
             confirm_seconds=int(confirm_seconds) + SPARE_SECONDS if confirm_seconds else 0,
         )
-        found = self.link.announce(attempt, _CONTENT, window, payload_bytes=len(payloads[0]))
+        found = self.link.announce(asked, CONTENT, window, payload_bytes=len(payloads[0]))
         leaves = list[bytes]()
 
         def made() -> Iterator[ShuffleReport]:
