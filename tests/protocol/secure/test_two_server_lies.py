@@ -292,6 +292,17 @@ def test_the_collector_leaves_out_clients_that_share_something_or_signed_nothing
     assert accepted.names == (*names[:4],)  # The client that was copied is not harmed.
 
 
+def test_a_seed_that_repeats_a_clients_public_key_leaves_nobody_out(world: World) -> None:
+    announcement = world.announce()
+    found = Announcement.read(announcement)
+    reports = all_reports(world, announcement)
+    victim, liar = world.names[:2]
+    seed = world.keys[victim].public
+    reports[liar] = signed_report(world, found.ann, liar, hpke_key=found.hpke_key, seed=seed)
+    accepted = Accepted.read(world.collector.accept(enter(world, list(reports.values()))))
+    assert victim in accepted.names
+
+
 def test_two_names_with_one_key_count_for_nothing(world: World) -> None:
     announcement = world.announce()
     world.keys["client-003"] = world.keys["client-002"]
