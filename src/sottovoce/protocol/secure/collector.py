@@ -83,7 +83,7 @@ class Collector(CollectorOfAttempt):
         kept = {each: seed for each, seed in opened.items() if seed is not None}
         # Two clients that share something are both left out: honest clients share nothing. Of equal
         # ciphertexts one opens at most, because the client's name is part of it. Seeds and keys are
-        # counted apart: a seed that repeats another client's public key leaves nobody out.
+        # counted apart: a seed that repeats another client's public key leaves no client out.
         seeds, keys = Counter(kept.values()), Counter(each.admission.key for each in kept)
         return {
             each.admission.name: seed
