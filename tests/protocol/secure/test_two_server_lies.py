@@ -150,6 +150,17 @@ def test_operators_refuse_an_attempt_below_their_minimum(world: World) -> None:
         world.relay.announce(low.to_bytes(), CONTENT, OPENS)
 
 
+def test_operators_refuse_vectors_that_no_relay_can_keep(world: World) -> None:
+    """Their size is how much memory a relay gives to the report of any stranger."""
+    with pytest.raises(WireError, match="at most 536870912 bytes"):
+        world.announce(dimension=2**31, uplinks=2**31)
+    announcement = Announcement.read(world.announce(run="another"))
+    attempt = dataclasses.replace(announcement.attempt, dimension=2**30, round=2)
+    large = dataclasses.replace(announcement, attempt=attempt).signed(world.secrets.collector)
+    with pytest.raises(WireError, match="at most 536870912 bytes"):
+        world.relay.announce(large.to_bytes(), CONTENT, OPENS)
+
+
 def test_the_first_report_of_a_client_counts(world: World) -> None:
     announcement = world.announce()
     report = world.sum_report("client-000", announcement, codes_of(RNG))
