@@ -35,7 +35,7 @@ COLLECTOR_BYTES = 2**31  # The largest body of the collector, such as a model.
 _SMALL_BODY = 2**13
 _WAITING_BYTES = 2**28  # Of all bodies of devices that arrive or wait for an answer.
 _BATCH = 512
-_CHUNK = 2**18  # Of an answer, so that a slow reader holds little memory.
+_CHUNK = 2**15  # Of an answer, so that a slow reader holds little memory.
 _LOG = printable_text.logger()
 
 
