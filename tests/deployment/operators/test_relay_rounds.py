@@ -189,7 +189,7 @@ def test_too_few_devices_release_nothing_and_a_report_is_few_bytes(tmp_path: Pat
                 kept = counted.up + counted.down - new
         assert kept - len(reports[1]) <= 170
         assert new - len(reports[0]) <= 1200
-        with pytest.raises(DeploymentError, match="expected at least 3 clients, got 2"):
+        with pytest.raises(DeploymentError, match="needs at least 3 clients, got 2"):
             collector.sums()
         with pytest.raises(DeploymentError, match="no attempt is open"):
             collector.sums()
