@@ -1,7 +1,9 @@
 """What a lying relay, collector or client may try in a shuffle; the honest side refuses it."""
 
+import contextlib
 import dataclasses
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from sottovoce.protocol.secure.shuffle_messages import (
     ShuffledList,
     ShuffleReport,
 )
+from sottovoce.protocol.secure.state_file import StateFile
 
 SHUFFLER = Protocol.SHUFFLER
 
@@ -403,6 +406,26 @@ def test_after_forwarding_the_relay_keeps_no_name_and_no_signature(world: World)
         OPENS,
     )
     assert occurrences(world.folder, shuffle.ciphertexts[0]) == 0
+
+
+def test_a_relay_that_is_killed_as_it_forwards_keeps_no_name_after_its_restart(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the commit that deletes arrivals, before SQLite's log is overwritten."""
+    world.relay._state.overwrite_deleted()
+    before = {name: occurrences(world.folder, name.encode()) for name in world.names}
+    shuffle_in(world)
+    monkeypatch.setattr(StateFile, "overwrite_deleted", lambda _: None)
+    world.relay.shuffled(CLOSES)
+    monkeypatch.undo()
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    for path in world.folder.glob("relay.sqlite*"):
+        shutil.copy(path, killed)
+    assert any(occurrences(killed, name.encode()) > count for name, count in before.items())
+    with contextlib.closing(StateFile(killed / "relay.sqlite")):
+        for name, count in before.items():
+            assert occurrences(killed, name.encode()) == count
 
 
 def test_the_list_is_in_the_order_of_bytes_whatever_came_first(tmp_path: Path) -> None:

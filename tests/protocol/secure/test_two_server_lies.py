@@ -150,6 +150,17 @@ def test_operators_refuse_an_attempt_below_their_minimum(world: World) -> None:
         world.relay.announce(low.to_bytes(), CONTENT, OPENS)
 
 
+def test_operators_refuse_vectors_that_no_relay_can_keep(world: World) -> None:
+    """Their size is how much memory a relay gives to the report of any stranger."""
+    with pytest.raises(WireError, match="at most 536870912 bytes"):
+        world.announce(dimension=2**31, uplinks=2**31)
+    announcement = Announcement.read(world.announce(run="another"))
+    attempt = dataclasses.replace(announcement.attempt, dimension=2**30, round=2)
+    large = dataclasses.replace(announcement, attempt=attempt).signed(world.secrets.collector)
+    with pytest.raises(WireError, match="at most 536870912 bytes"):
+        world.relay.announce(large.to_bytes(), CONTENT, OPENS)
+
+
 def test_the_first_report_of_a_client_counts(world: World) -> None:
     announcement = world.announce()
     report = world.sum_report("client-000", announcement, codes_of(RNG))
@@ -290,6 +301,17 @@ def test_the_collector_leaves_out_clients_that_share_something_or_signed_nothing
         message = dataclasses.replace(frozen, entries=entries).to_bytes()
         accepted = Accepted.read(world.collector.accept(message))
     assert accepted.names == (*names[:4],)  # The client that was copied is not harmed.
+
+
+def test_a_seed_that_repeats_a_clients_public_key_leaves_nobody_out(world: World) -> None:
+    announcement = world.announce()
+    found = Announcement.read(announcement)
+    reports = all_reports(world, announcement)
+    victim, liar = world.names[:2]
+    seed = world.keys[victim].public
+    reports[liar] = signed_report(world, found.ann, liar, hpke_key=found.hpke_key, seed=seed)
+    accepted = Accepted.read(world.collector.accept(enter(world, list(reports.values()))))
+    assert victim in accepted.names
 
 
 def test_two_names_with_one_key_count_for_nothing(world: World) -> None:

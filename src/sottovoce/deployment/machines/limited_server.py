@@ -28,6 +28,7 @@ _NO_DESCRIPTOR_SECONDS = 0.1
 _SHUTDOWN_SECONDS = 0.5
 _ANSWER_SECONDS = 0.01  # Time for a response to leave where the rest of a body is not wanted.
 _STOP_SECONDS = 3
+_UNSENT_BYTES = 2**14
 _IPV6_PREFIX_BITS = 64  # One customer has all addresses with the same prefix.
 
 
@@ -155,6 +156,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer for the first request."""
         super().connection_made(transport)
+        # Else TLS keeps half a megabyte of an answer for each client that does not read.
+        transport.set_write_buffer_limits(high=_UNSENT_BYTES)
         self._connection.set_closer(transport.abort)
         self._expect_within(self._limits.header_seconds)
 

@@ -19,17 +19,23 @@ from typing import Any, Protocol
 
 from sottovoce.core import printable_text
 from sottovoce.core.errors import SottovoceError, WireError
+from sottovoce.deployment.operators.arrivals import (
+    Arrival,
+    Arrivals,
+    CutOffError,
+    NoSpaceError,
+    Receive,
+)
 from sottovoce.deployment.operators.routes import Route, check_request
 
 Scope = Mapping[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 COLLECTOR_BYTES = 2**31  # The largest body of the collector, such as a model.
 _SMALL_BODY = 2**13
-_WAITING_BYTES = 2**28  # Of all bodies of devices that are in memory at once.
+_WAITING_BYTES = 2**28  # Of all bodies of devices that arrive or wait for an answer.
 _BATCH = 512
-_CHUNK = 2**18  # Of an answer, so that a slow reader holds little memory.
+_CHUNK = 2**15  # Of an answer, so that a slow reader holds little memory.
 _LOG = printable_text.logger()
 
 
@@ -144,7 +150,8 @@ class RelayApplication:
             Route.REPORT: _GroupCommits(self._thread, desk.reports),
             Route.CONFIRM: _GroupCommits(self._thread, desk.take_confirmations),
         }
-        self._bytes = 0
+        # Devices never take the space of the collector, whose requests are signed.
+        self._devices, self._collectors = Arrivals(_WAITING_BYTES), Arrivals(COLLECTOR_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -169,23 +176,26 @@ class RelayApplication:
         route, of = _route(scope)
         headers = dict(scope["headers"])
         length = _length(headers)
-        if route in self._groups:
-            largest = self._desk.largest_report if route is Route.REPORT else 0
-            body = await self._body(receive, length, max(_SMALL_BODY, largest))
-            await self._groups[route].add(body)
-            return b""
         if route is Route.HEALTH:
             return b"ok"
-        now = time.time()
+        now, expected, space, most = time.time(), None, self._devices, _SMALL_BODY
         if route in _COLLECTORS:
             expected = self._check_collector(route, headers, length, now)
-            body = await self._body(receive, length, COLLECTOR_BYTES)
-            if hashlib.sha256(body).digest() != expected:
+            space, most = self._collectors, COLLECTOR_BYTES
+        elif route is Route.REPORT:
+            most = max(most, self._desk.largest_report)
+        if length > most:
+            reason = f"a request of this kind has at most {most} bytes, got {length}"
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
+        with space.arrival(scope) as arrival:
+            body = await _read(arrival, receive)
+            if expected is not None and hashlib.sha256(body).digest() != expected:
                 raise Refusal(HTTPStatus.FORBIDDEN, "the body is not the one that was signed")
-        else:
-            body = await self._body(receive, length, _SMALL_BODY)
-        content: bytes = await self._work(self._desk.answer, route, of, body, now)
-        return content
+            if route not in self._groups:
+                content: bytes = await self._work(self._desk.answer, route, of, body, now)
+                return content
+            await self._groups[route].add(body)
+            return b""
 
     def _check_collector(
         self, route: Route, headers: Mapping[bytes, bytes], length: int, now: float
@@ -197,26 +207,6 @@ class RelayApplication:
             return check_request(header, desk.collector_key, desk.federation, route, length, now)
         except WireError as error:
             raise Refusal(HTTPStatus.FORBIDDEN, str(error)) from None
-
-    async def _body(self, receive: Receive, length: int, most: int) -> bytes:
-        """Return the body, of which uvicorn passes on no more bytes than were declared."""
-        if length > most:
-            reason = f"a request of this kind has at most {most} bytes, got {length}"
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
-        if self._bytes and self._bytes + length > _WAITING_BYTES:
-            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too much arrives at once; try again")
-        self._bytes += length
-        try:
-            parts = []
-            while True:
-                event = await receive()
-                if event["type"] == "http.disconnect":
-                    raise Refusal(HTTPStatus.BAD_REQUEST, "the request was cut off")
-                parts.append(event.get("body", b""))
-                if not event.get("more_body", False):
-                    return b"".join(parts)
-        finally:
-            self._bytes -= length
 
     async def _work(self, call: Callable[..., Any], *given: object) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *given)
@@ -270,6 +260,17 @@ def _length(headers: Mapping[bytes, bytes]) -> int:
         raise Refusal(HTTPStatus.LENGTH_REQUIRED, "a request must declare the length of its body")
     given = headers.get(b"content-length", b"0")
     return int(given) if given.isdigit() else 0  # The parser has refused anything else.
+
+
+async def _read(arrival: Arrival, receive: Receive) -> bytes:
+    """Return the body, of which uvicorn passes on no more bytes than were declared."""
+    try:
+        return await arrival.read(receive)
+    except NoSpaceError:
+        reason = "too much arrives at once; try again"
+        raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, reason) from None
+    except CutOffError:
+        raise Refusal(HTTPStatus.BAD_REQUEST, "the request was cut off") from None
 
 
 async def _reply(send: Send, status: HTTPStatus, content: bytes, *, close: bool) -> None:

@@ -46,6 +46,11 @@ class RefusedError(DeploymentError):
         return self.status == HTTPStatus.TOO_EARLY
 
     @property
+    def is_busy(self) -> bool:
+        """Whether the relay could not take the request now, whatever it was."""
+        return self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+    @property
     def is_unregistered(self) -> bool:
         """Whether the relay does not know the client's certificate."""
         return self.status == HTTPStatus.UNAUTHORIZED

@@ -74,8 +74,8 @@ class Participant:
         try:
             self._answer(asked, found, content)
         except DeploymentError as error:
-            if not isinstance(error, RefusedError):  # The relay is away: the report is sent later.
-                self._seen = b""
+            if not isinstance(error, RefusedError) or error.is_busy:
+                self._seen = b""  # The relay is away: the report is sent later.
             raise
         if found.is_confirmed:
             self._unconfirmed = found
@@ -92,7 +92,8 @@ class Participant:
         except RefusedError as refused:
             if refused.is_too_early:
                 return None
-            self._unconfirmed = None
+            if not refused.is_busy:
+                self._unconfirmed = None
             raise
         self._unconfirmed = None
         return f"confirmed {found.place}"

@@ -82,12 +82,13 @@ class Collector(CollectorOfAttempt):
         opened = {each: self._seed(found, each) for each in listed.entries}
         kept = {each: seed for each, seed in opened.items() if seed is not None}
         # Two clients that share something are both left out: honest clients share nothing. Of equal
-        # ciphertexts one opens at most, because the client's name is part of it.
-        seen = Counter(part for each, seed in kept.items() for part in (seed, each.admission.key))
+        # ciphertexts one opens at most, because the client's name is part of it. Seeds and keys are
+        # counted apart: a seed that repeats another client's public key leaves no client out.
+        seeds, keys = Counter(kept.values()), Counter(each.admission.key for each in kept)
         return {
             each.admission.name: seed
             for each, seed in kept.items()
-            if seen[seed] == seen[each.admission.key] == 1
+            if seeds[seed] == keys[each.admission.key] == 1
         }
 
     def _seed(self, found: OpenAttempt, entry: Sealed) -> bytes | None:

@@ -1,8 +1,10 @@
-"""What a relay or a collector refuses to take part in: too few clients."""
+"""What a relay or a collector refuses to take part in: too few clients, too large vectors."""
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import WireError
 from sottovoce.protocol.secure.announcement import Announcement
+from sottovoce.protocol.secure.encoding import Protocol
+from sottovoce.protocol.secure.two_server_messages import MAX_VECTOR_BYTES, vector_bytes
 
 _LEAST_HONEST = 2
 
@@ -11,13 +13,22 @@ def check_operator_policy(announcement: Announcement, minimum: int, colluders: i
     """Raise unless an operator may take part in an attempt.
 
     Raises:
-        WireError: Its minimum is below the operator's, or leaves fewer than two honest clients.
+        WireError: Its minimum is below the operator's, or leaves fewer than two honest clients, or
+            the vectors of one client are too large to be kept.
     """
     least = max(minimum, colluders + _LEAST_HONEST)
     if announcement.attempt.threshold < least:
         raise WireError(
             f"expected at least {least} clients, got {announcement.attempt.threshold} in an "
             "announcement"
+        )
+    if announcement.attempt.protocol is not Protocol.TWO_SERVER_SUM:
+        return
+    size = announcement.attempt.uplinks * vector_bytes(announcement)
+    if size > MAX_VECTOR_BYTES:
+        raise WireError(
+            f"expected vectors of at most {MAX_VECTOR_BYTES} bytes of each client, got {size} in "
+            "an announcement; use fewer coordinates, levels or uplinks"
         )
 
 

@@ -49,6 +49,7 @@ class StateFile:
                 self._connection.execute(f"PRAGMA {setting}")
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.execute("COMMIT")
+        self.overwrite_deleted()  # A process that was killed may have left it in SQLite's log.
 
     @property
     def in_transaction(self) -> bool:

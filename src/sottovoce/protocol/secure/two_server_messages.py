@@ -25,7 +25,7 @@ from sottovoce.protocol.secure.wire import Kind, Reader
 
 SUM = Protocol.TWO_SERVER_SUM
 CIPHERTEXT_BYTES = SEED_BYTES + hpke.OVERHEAD_BYTES
-MAX_VECTOR_BYTES = 2**31  # Also bounded by the announcement.
+MAX_VECTOR_BYTES = 2**29  # All of one client's: a relay keeps them as one value of its file.
 _MAX_ADMISSION_BYTES = 2**10
 
 
