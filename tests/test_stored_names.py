@@ -170,8 +170,8 @@ FIELDS: dict[Any, str] = {
     LedgerPosition: "identity charges charges_head messages messages_head",  # seals and witnesses
     Policy: (  # audit logs
         "mechanisms level adjacency epsilon_per_round epsilon_total delta smallest_cohort "
-        "trust_server honest colluders retries float_noise seeded_randomness public_counts epsilon_if_sampled "
-        "smallest_sampling_rate smallest_noise_multiplier rounds_per_day warn_at"
+        "trust_server honest colluders retries float_noise seeded_randomness public_counts "
+        "epsilon_if_sampled smallest_sampling_rate smallest_noise_multiplier rounds_per_day warn_at"
     ),
     RoundRecord: (  # rounds.jsonl
         "round clients_asked clients_received clients_out_of_budget payload_bytes_up "

@@ -34,6 +34,9 @@ class Desk:
         time.sleep(0.05)
         return [None for _ in bodies]
 
+    def take_confirmations(self, bodies: Sequence[bytes], now: float) -> list[Refusal | None]:
+        return self.reports(bodies, now)
+
 
 class Sender:
     """A device that sends the parts of a body, and then waits for what comes."""
@@ -68,13 +71,16 @@ def statuses(desk: Desk, stalled: Sequence[Sender], honest: Sequence[Sender]) ->
 
     async def run() -> None:
         relay = RelayApplication(desk)
-        batches = asyncio.create_task(relay._take_batches())
+        for group in relay._groups.values():
+            group.start()
         holding = [asyncio.create_task(relay(s.scope, s.events.get, s.send)) for s in stalled]
         await asyncio.sleep(0)
         await asyncio.gather(*(relay(h.scope, h.events.get, h.send) for h in honest))
-        for task in (*holding, batches):
+        for task in holding:
             task.cancel()
-        await asyncio.gather(*holding, batches, return_exceptions=True)
+        await asyncio.gather(*holding, return_exceptions=True)
+        for group in relay._groups.values():
+            group.stop()
 
     asyncio.run(run())
     return [each.status for each in honest]
