@@ -20,7 +20,7 @@ from sottovoce.core.randomness import Randomness
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.encoding import flatten_update, prepare
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
-from sottovoce.mechanisms.packing import UnsignedCodes, pack
+from sottovoce.mechanisms.packing import UnsignedCodes, pack, packed_size
 from sottovoce.mechanisms.registry import public_parameters
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.channels.channel import Channel
@@ -132,8 +132,9 @@ def report(
     plan, part = request.plan, request.part
     mechanism = part.mechanism
     rows = [prepare(mechanism, vector, rotation=plan.rotation) for vector in request.vectors]
-    number = Announcement.read(request.announcement).attempt.attempt
-    pending = masked_charges(plan, part, len(rows), number)
+    found = Announcement.read(request.announcement)
+    _check_sizes(found, mechanism, summed=not isinstance(party, ShuffleClient))
+    pending = masked_charges(plan, part, len(rows), found.attempt.attempt)
     bits = level_codes(mechanism, summed=not isinstance(party, ShuffleClient)).bits
 
     def charge() -> None:
@@ -150,6 +151,27 @@ def report(
     if isinstance(party, ShuffleClient):
         return party.report(asked, now, charge, payload, transaction)
     return party.report(asked, now, charge, codes, transaction)
+
+
+def _check_sizes(found: Announcement, mechanism: Mechanism, *, summed: bool) -> None:
+    """Raise WireError before anything is charged if the mechanism's codes are not announced."""
+    asked, dimension = found.attempt, mechanism.input_domain.dimension
+    codes = level_codes(mechanism, summed=summed)
+    count = dimension if codes.count is None else codes.count
+    expected = {
+        "dimension": (asked.dimension, dimension),
+        "levels": (asked.levels, codes.levels),
+        "payload_bytes": (
+            found.payload_bytes,
+            0 if summed else asked.uplinks * packed_size(count, codes.bits),
+        ),
+    }
+    for name, (announced, own) in expected.items():
+        if announced != own:
+            raise WireError(
+                f"the announcement has another '{name}' than this client's mechanism; ask the "
+                "collector to announce what it sends"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
