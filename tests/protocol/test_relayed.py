@@ -225,6 +225,16 @@ def test_an_announcement_of_other_parameters_is_refused_before_the_charge(
     assert (world.ledger(name).num_charges, link.sent) == (0, [])
 
 
+def test_a_payload_of_another_size_is_refused_before_the_charge(world: LedgerWorld) -> None:
+    asked = {"protocol": Protocol.SHUFFLER, "adjacency": "replace-one"}
+    announce(world, payload_bytes=DIMENSION // 8 + 1, **asked)
+    name = world.names[0]
+    link = Link(world, name)
+    with pytest.raises(WireError, match="another 'payload_bytes'"):
+        client_of(world, name, adjacency="replace-one").send_through(link, UPDATE)
+    assert (world.ledger(name).num_charges, link.sent) == (0, [])
+
+
 def test_nothing_is_charged_for_what_cannot_be_sent(world: LedgerWorld) -> None:
     announce(world)
     name = world.names[0]

@@ -20,7 +20,7 @@ from sottovoce.core.randomness import Randomness
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.encoding import flatten_update, prepare
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
-from sottovoce.mechanisms.packing import UnsignedCodes, pack
+from sottovoce.mechanisms.packing import UnsignedCodes, pack, packed_size
 from sottovoce.mechanisms.registry import public_parameters
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.channels.channel import Channel
@@ -140,9 +140,10 @@ def report(
     plan, part = request.plan, request.part
     mechanism = part.mechanism
     rows = [prepare(mechanism, vector, rotation=plan.rotation) for vector in request.vectors]
-    attempt = Announcement.read(request.announcement).attempt
-    pending = masked_charges(plan, part, len(rows), attempt.attempt)
-    bits = level_codes(mechanism, attempt.protocol).bits
+    found = Announcement.read(request.announcement)
+    _check_sizes(found, mechanism)
+    pending = masked_charges(plan, part, len(rows), found.attempt.attempt)
+    bits = level_codes(mechanism, found.attempt.protocol).bits
 
     def charge() -> None:
         permit(pending)
@@ -158,6 +159,28 @@ def report(
     if isinstance(party, ShuffleClient):
         return party.report(asked, now, charge, payload, transaction)
     return party.report(asked, now, charge, codes, transaction)
+
+
+def _check_sizes(found: Announcement, mechanism: Mechanism) -> None:
+    """Raise WireError before anything is charged if the mechanism's codes are not announced."""
+    asked, dimension = found.attempt, mechanism.input_domain.dimension
+    codes = level_codes(mechanism, asked.protocol)
+    summed = asked.protocol is not Protocols.SHUFFLER
+    count = dimension if codes.count is None else codes.count
+    expected = {
+        "dimension": (asked.dimension, dimension),
+        "levels": (asked.levels, codes.levels),
+        "payload_bytes": (
+            found.payload_bytes,
+            0 if summed else asked.uplinks * packed_size(count, codes.bits),
+        ),
+    }
+    for name, (announced, own) in expected.items():
+        if announced != own:
+            raise WireError(
+                f"the announcement has another '{name}' than this client's mechanism; ask the "
+                "collector to announce what it sends"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
