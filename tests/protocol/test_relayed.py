@@ -225,6 +225,28 @@ def test_an_announcement_of_other_parameters_is_refused_before_the_charge(
     assert (world.ledger(name).num_charges, link.sent) == (0, [])
 
 
+def test_a_collector_cannot_choose_new_terms_by_naming_another_run(world: LedgerWorld) -> None:
+    """A budget does not bound what is learned by choosing terms after results were seen."""
+    name = world.names[0]
+    link, client = Link(world, name), client_of(world, name)
+
+    def announce_run(run: str, **changed: Any) -> None:
+        seed = Rotation.of_round(run, 1, DIMENSION).seed
+        announce(world, run=run, rotation_seed=seed, **changed)
+
+    announce_run("first")
+    client.send_through(link, UPDATE)
+    announce_run("second", threshold=4)
+    with pytest.raises(PolicyError, match="other terms than those before"):
+        client.send_through(link, UPDATE)
+    assert (world.ledger(name).num_charges, len(link.sent)) == (1, 1)
+    announce_run("third")
+    client.send_through(link, UPDATE)
+    announce_run("fourth", threshold=4)
+    client_of(world, name, run="agreed").send_through(link, UPDATE)
+    assert (world.ledger(name).num_charges, len(link.sent)) == (3, 3)
+
+
 def test_a_payload_of_another_size_is_refused_before_the_charge(world: LedgerWorld) -> None:
     asked = {"protocol": Protocol.SHUFFLER, "adjacency": "replace-one"}
     announce(world, payload_bytes=DIMENSION // 8 + 1, **asked)

@@ -174,7 +174,8 @@ class Client:
         Raises:
             DomainError: The update has the wrong size or is not finite. Nothing is charged.
             BudgetExhaustedError: The budget does not cover the message. Nothing is charged.
-            PolicyError: Too few honest clients are guaranteed. Nothing is charged.
+            PolicyError: Too few honest clients are guaranteed, or the terms of the charge are
+                others than before with this client's `run`. Nothing is charged.
             WireError: The announcement is of another mechanism, not the collector's, or not open.
                 Nothing is charged.
         """
@@ -186,6 +187,7 @@ class Client:
             adjacency=self._adjacency,
             unit=self._unit,
             is_rotated=self._rotated,
+            run=self._run,
             randomness=self._randomness,
         ).send(relay, update)
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 from numpy.typing import ArrayLike
 
 from sottovoce.core.adjacency import Adjacency, Unit
-from sottovoce.core.errors import WireError
+from sottovoce.core.errors import PolicyError, WireError
 from sottovoce.core.randomness import Randomness
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.encoding import flatten_update, prepare
@@ -35,6 +35,7 @@ from sottovoce.protocol.secure.shuffle_client import ShuffleClient
 from sottovoce.protocol.secure.two_server_client import TwoServerClient
 
 Party: TypeAlias = TwoServerClient | ShuffleClient
+_OF_CLIENT = b""  # In the place of a federation: terms that hold for a client in all federations.
 
 
 class RelayAccess(Protocol):
@@ -193,6 +194,7 @@ class RelayedClient:
         adjacency: The change of the data that is hidden.
         unit: What a charge protects.
         is_rotated: Whether updates are rotated at random before they are encoded.
+        run: The client's own name of the training, for which the terms of charges are fixed.
         randomness: The source of the mechanism's noise.
     """
 
@@ -201,6 +203,7 @@ class RelayedClient:
     adjacency: Adjacency
     unit: Unit
     is_rotated: bool
+    run: str
     randomness: Randomness
 
     def send(self, relay: RelayAccess, update: Any) -> Announcement:
@@ -225,8 +228,30 @@ class RelayedClient:
         self._check(found, plan)
         vector = flatten_update(update, self.part.mechanism.input_domain.dimension)
         request = RelayedRequest(announcement=asked, plan=plan, part=self.part, vectors=[vector])
-        relay.send(report(request, party, self.ledger, self.randomness))
+        relay.send(
+            report(
+                request,
+                party,
+                self.ledger,
+                self.randomness,
+                permit=lambda _: self._check_terms(found),
+            )
+        )
         return found
+
+    def _check_terms(self, found: Announcement) -> None:
+        """Raise PolicyError if charges depend on other terms than before in this client's training.
+
+        The collector names its runs as it likes. If it could choose new terms, such as another
+        minimum, after it has seen results, budgets would not bound what it learns.
+        """
+        terms = found.terms.hex()
+        if self.ledger.journal().fix(_OF_CLIENT, self.run, terms) != terms:
+            raise PolicyError(
+                "the announcement has other terms than those before, such as another minimum of "
+                "clients, and the collector must not choose them by what it has seen; if you agree "
+                "to the new terms, create the client with another 'run'"
+            )
 
     def _plan(self, party: Party, found: Announcement) -> RoundPlan:
         asked, dimension = found.attempt, self.part.mechanism.input_domain.dimension
