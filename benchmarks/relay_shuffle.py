@@ -38,7 +38,7 @@ from relay_devices import (
 )
 
 from sottovoce.deployment.operators.calls import RefusedError, RelayCalls
-from sottovoce.deployment.operators.collecting import CollectorLink, Window, open_collector
+from sottovoce.deployment.operators.collecting import CollectorLink, ReportWindow, open_collector
 from sottovoce.deployment.operators.folders import RelayFolder
 from sottovoce.deployment.operators.routes import Route
 from sottovoce.protocol.secure.announcement import Announcement
@@ -138,7 +138,7 @@ class ShuffleFederation:
             clients=clients,
             mechanism=mechanism,
         )
-        window = Window(
+        window = ReportWindow(
             report_seconds=int(report_seconds) + SPARE_SECONDS,
             confirm_seconds=int(confirm_seconds) + SPARE_SECONDS if confirm_seconds else 0,
         )

@@ -25,7 +25,10 @@ from sottovoce.privacy.events import PureDp
 from sottovoce.runs.runner import run
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
-PUBLIC_NAMES = {"ca.crt", "link.crt", "federation.toml", "node.pub", "a.pub", "b.pub"}
+PUBLIC_NAMES = {"ca.crt", "link.crt", "federation.toml", "node.pub", "a.pub", "b.pub"} | {
+    "trust.pub",
+    "roster.toml",
+}
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ from sottovoce.deployment.orders import (
 from sottovoce.deployment.post import OutgoingRequest
 from sottovoce.ledger.ledger import LEDGER_NAME
 from sottovoce.privacy.accounting import privacy_spent
-from sottovoce.protocol.secure.pairwise_messages import Keys
+from sottovoce.protocol.secure.pairwise_messages import KeysMessage
 from sottovoce.protocol.secure.roster import Roster
 
 
@@ -308,7 +308,7 @@ def test_a_site_that_declares_too_many_people_lowers_nobodys_charge(tmp_path: Pa
     def declare(name: str, message: bytes) -> bytes:
         if name != "d" or sites.number != 0:
             return message
-        keys = Keys.read(message)
+        keys = KeysMessage.read(message)
         from sottovoce.deployment.machines.trust_files import read_trust_key
         from sottovoce.protocol.secure.encoding import Protocol
 

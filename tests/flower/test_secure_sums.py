@@ -22,6 +22,7 @@ SITES = site_names(3)
 MORE_SITES = site_names(4)  # of which one may drop out
 
 
+@pytest.mark.slow
 def test_nodes_that_mask_their_messages_train_the_simulators_model(tmp_path: Path) -> None:
     with rehearsal(tmp_path, sites=SITES, start=False) as running:
         running.start_link()

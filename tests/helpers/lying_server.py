@@ -16,7 +16,7 @@ from typing import Any
 import sottovoce.deployment
 from sottovoce.deployment.masked_orders import Action, Step
 from sottovoce.deployment.orders import read_refusal
-from sottovoce.protocol.secure.pairwise_messages import Box, KeyList, Quorum, Survivors
+from sottovoce.protocol.secure.pairwise_messages import BoxMessage, KeyList, Quorum, Survivors
 
 _REAL = next(
     path
@@ -44,7 +44,7 @@ def _listed(content: bytes, change: Callable[[list[Any]], list[Any]]) -> bytes:
 
 
 def _boxed(content: bytes, **changes: Any) -> bytes:
-    return dataclasses.replace(Box.read(content), **changes).to_bytes()
+    return dataclasses.replace(BoxMessage.read(content), **changes).to_bytes()
 
 
 def _flipped(sealed: tuple[tuple[str, bytes], ...]) -> tuple[tuple[str, bytes], ...]:
@@ -79,19 +79,21 @@ CHANGED: dict[str, Change] = {
     "list that is garbage": lambda m, _: os.urandom(len(m)),
     "list that is cut off": lambda m, _: m[:-1],
     "box without the victim": lambda m, _: _boxed(
-        m, members=tuple(one for one in Box.read(m).members if one != VICTIM)
+        m, members=tuple(one for one in BoxMessage.read(m).members if one != VICTIM)
     ),
-    "box with a stranger": lambda m, _: _boxed(m, members=(*Box.read(m).members, "stranger")),
+    "box with a stranger": lambda m, _: _boxed(
+        m, members=(*BoxMessage.read(m).members, "stranger")
+    ),
     "box of too few": lambda m, _: _boxed(
-        m, members=Box.read(m).members[:2], sealed=Box.read(m).sealed[:1]
+        m, members=BoxMessage.read(m).members[:2], sealed=BoxMessage.read(m).sealed[:1]
     ),
-    "box with changed shares": lambda m, _: _boxed(m, sealed=_flipped(Box.read(m).sealed)),
+    "box with changed shares": lambda m, _: _boxed(m, sealed=_flipped(BoxMessage.read(m).sealed)),
     "box with shares of another peer": lambda m, _: _boxed(
         m,
         sealed=tuple(
             (name, data)
             for (name, _), (_, data) in zip(
-                Box.read(m).sealed, reversed(Box.read(m).sealed), strict=True
+                BoxMessage.read(m).sealed, reversed(BoxMessage.read(m).sealed), strict=True
             )
         ),
     ),

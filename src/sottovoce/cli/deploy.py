@@ -197,7 +197,7 @@ def roster(
     folder: FederationFolder,
     add: Annotated[
         list[Path] | None,
-        typer.Option(metavar="trust.pub", help="Add or replace a site's key; repeatable."),
+        typer.Option("--key", metavar="trust.pub", help="A site's key to add; repeatable."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -307,7 +307,7 @@ def link(folder: FederationFolder, background: Background = False) -> None:
 def node(folder: SitePath, background: Background = False) -> None:
     """Run a site's node, which answers requests that the site's policy allows.
 
-    The folder is one of 'deploy join', or of 'deploy enroll --site' for a client of a relay.
+    The folder is one of 'deploy join', or of 'deploy enroll --with-site' for a client of a relay.
     """
     if deploy_relay.is_device(folder):
         _run_participant(folder, background)

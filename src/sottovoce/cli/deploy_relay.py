@@ -105,7 +105,7 @@ def enroll(
     site: Annotated[
         bool,
         typer.Option(
-            "--site",
+            "--with-site",
             help="Also make a ledger and site.toml, a policy to fill in, for 'deploy node'.",
         ),
     ] = False,

@@ -26,7 +26,7 @@ from sottovoce.deployment.post import Transport
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.protocol.secure.pairwise_keys import honest_rows
-from sottovoce.protocol.secure.pairwise_messages import Keys
+from sottovoce.protocol.secure.pairwise_messages import KeysMessage
 from sottovoce.protocol.secure.pairwise_result import SummedRound
 from sottovoce.protocol.secure.pairwise_server import PairwiseServer
 from sottovoce.protocol.secure.roster import Roster
@@ -172,7 +172,7 @@ def sum_answers(
     )
 
     def check_people(_site: str, message: bytes) -> None:
-        if not 1 <= Keys.read(message).rows < attempt.levels:
+        if not 1 <= KeysMessage.read(message).rows < attempt.levels:
             raise WireError(f"a site must declare 1 to {attempt.levels - 1} people")
 
     try:

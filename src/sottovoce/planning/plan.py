@@ -530,7 +530,7 @@ def plan(
         >>> found[0].mechanism, found[0].sampling_grade
         ('gaussian', 'float')
         >>> [row.mechanism for row in found if row.bits_per_coordinate <= 1][0]
-        'clamped_sign'
+        'gauss_hermite'
     """
     setting = PlanSetting(
         domain=clipped_domain(clip_geometry, dimension, clip_norm, records),

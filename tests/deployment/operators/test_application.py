@@ -11,7 +11,7 @@ import pytest
 
 from sottovoce.core.errors import WireError
 from sottovoce.deployment.operators.application import (
-    Refusal,
+    HttpRefusal,
     RelayApplication,
     pack_announcement,
     unpack_announcement,
@@ -42,7 +42,7 @@ class Desk:
             raise WireError("expected something else")
         return b"content"
 
-    def reports(self, bodies: Sequence[bytes], now: float) -> list[Refusal | None]:
+    def reports(self, bodies: Sequence[bytes], now: float) -> list[HttpRefusal | None]:
         self.batches.append(list(bodies))
         time.sleep(0.05)
         return [None for _ in bodies]

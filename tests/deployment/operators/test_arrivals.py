@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sottovoce.deployment.operators import application, arrivals
-from sottovoce.deployment.operators.application import Refusal, RelayApplication
+from sottovoce.deployment.operators.application import HttpRefusal, RelayApplication
 from sottovoce.deployment.operators.arrivals import Arrivals, CutOffError, NoSpaceError
 from sottovoce.deployment.operators.routes import Route, sign_request
 from sottovoce.protocol.secure.roster import TrustKey
@@ -29,12 +29,12 @@ class Desk:
     def answer(self, route: Route, of: str, body: bytes, now: float) -> bytes:
         return b"content"
 
-    def reports(self, bodies: Sequence[bytes], now: float) -> list[Refusal | None]:
+    def reports(self, bodies: Sequence[bytes], now: float) -> list[HttpRefusal | None]:
         self.batches.append(list(bodies))
         time.sleep(0.05)
         return [None for _ in bodies]
 
-    def take_confirmations(self, bodies: Sequence[bytes], now: float) -> list[Refusal | None]:
+    def take_confirmations(self, bodies: Sequence[bytes], now: float) -> list[HttpRefusal | None]:
         return self.reports(bodies, now)
 
 

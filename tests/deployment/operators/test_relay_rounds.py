@@ -22,7 +22,7 @@ from sottovoce.core.errors import DeploymentError
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.guard import began_at
 from sottovoce.deployment.operators.calls import RefusedError, RelayCalls
-from sottovoce.deployment.operators.collecting import Window, open_collector
+from sottovoce.deployment.operators.collecting import ReportWindow, open_collector
 from sottovoce.deployment.operators.device import DeviceFolder, RelayLink
 from sottovoce.deployment.operators.relay_program import is_healthy
 from sottovoce.deployment.operators.routes import Route
@@ -57,7 +57,7 @@ def test_the_sum_of_twenty_devices_is_that_of_their_codes(tmp_path: Path) -> Non
     codes = [CODES.integers(0, 2, 16, dtype=np.uint8) for _ in devices]
     with running_relay(operators.relay), open_collector(operators.collector) as collector:
         attempt = operators.attempt(CONTENT, threshold=20)
-        collector.announce(attempt, CONTENT, Window(report_seconds=10))
+        collector.announce(attempt, CONTENT, ReportWindow(report_seconds=10))
         for device, own in zip(devices, codes, strict=True):
             report = send_codes(device, own)
         (total,), clients = collector.sums()
@@ -78,7 +78,7 @@ def test_a_relay_that_is_killed_goes_on_with_every_report_that_it_has_accepted(
     codes = CODES.integers(0, 2, 16, dtype=np.uint8)
     card = operators.pinned.relay
     with running_relay(operators.relay), open_collector(operators.collector) as collector:
-        collector.announce(operators.attempt(CONTENT), CONTENT, Window(report_seconds=600))
+        collector.announce(operators.attempt(CONTENT), CONTENT, ReportWindow(report_seconds=600))
         report = send_codes(device, codes)
         with RelayCalls(card.address, card.certificate) as calls:
             calls.ask(Route.HEALTH)
@@ -122,7 +122,7 @@ def test_a_shuffle_is_opened_once_enough_devices_have_confirmed(tmp_path: Path) 
     payloads = [bytes([number]) * 16 for number in (3, 1, 2, 1)]
     with running_relay(operators.relay), open_collector(operators.collector) as collector:
         attempt = operators.attempt(CONTENT, protocol=Protocol.SHUFFLER)
-        window = Window(report_seconds=4, confirm_seconds=4, slack=1)
+        window = ReportWindow(report_seconds=4, confirm_seconds=4, slack=1)
         collector.announce(attempt, CONTENT, window, payload_bytes=16)
         errors = confirm_in_threads(devices[:-1], payloads)
         with RelayLink(devices[-1]) as silent, temporary_ledger() as ledger:
@@ -177,7 +177,7 @@ def test_too_few_devices_release_nothing_and_a_report_is_few_bytes(tmp_path: Pat
     devices = operators.devices(2)
     codes = CODES.integers(0, 2, 16, dtype=np.uint8)
     with running_relay(operators.relay), open_collector(operators.collector) as collector:
-        collector.announce(operators.attempt(CONTENT), CONTENT, Window(report_seconds=2))
+        collector.announce(operators.attempt(CONTENT), CONTENT, ReportWindow(report_seconds=2))
         reports = [send_codes(device, codes) for device in devices]
         card = operators.pinned.relay
         with relay_to(card.address.port) as counted:

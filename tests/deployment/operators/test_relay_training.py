@@ -147,6 +147,7 @@ def test_clients_of_a_relay_train_the_simulators_model(tmp_path: Path) -> None:
             assert ledger.verify() == []
 
 
+@pytest.mark.slow
 def test_clients_of_a_relay_train_with_shuffled_seeds_of_sixteen_bytes(tmp_path: Path) -> None:
     """Up to the order in which floats are added: the collector's order is that of the bytes."""
     operators = create_operators(tmp_path)

@@ -11,11 +11,11 @@ from sottovoce.protocol.secure.encoding import Protocol, encode
 from sottovoce.protocol.secure.fields import MAX_NAMES, read_message, split, write_message
 from sottovoce.protocol.secure.pairwise_messages import (
     SEALED_SHARES_BYTES,
-    Answer,
-    Box,
+    AnswerMessage,
+    BoxMessage,
     Input,
     KeyList,
-    Keys,
+    KeysMessage,
     Quorum,
     Shares,
     Survivors,
@@ -37,8 +37,8 @@ def pairs(draw: st.DrawFn, size: int) -> tuple[tuple[str, bytes], ...]:
 
 
 @st.composite
-def key_messages(draw: st.DrawFn, name: str) -> Keys:
-    return Keys(
+def key_messages(draw: st.DrawFn, name: str) -> KeysMessage:
+    return KeysMessage(
         name=name,
         channel_key=draw(fixed(32)),
         mask_key=draw(fixed(32)),
@@ -55,17 +55,17 @@ def lists(draw: st.DrawFn) -> KeyList:
 
 shares = st.lists(st.integers(0, 2**255 - 20).map(lambda n: n.to_bytes(32, "little"))).map(tuple)
 MESSAGES: dict[Any, st.SearchStrategy[Any]] = {
-    Keys: key_messages("clinic"),
+    KeysMessage: key_messages("clinic"),
     KeyList: lists(),
     Shares: st.builds(Shares, sealed=pairs(SEALED_SHARES_BYTES)),
-    Box: st.builds(Box, members=names, sealed=pairs(SEALED_SHARES_BYTES)),
+    BoxMessage: st.builds(BoxMessage, members=names, sealed=pairs(SEALED_SHARES_BYTES)),
     Input: st.builds(
         Input, vectors=st.lists(st.binary(max_size=20), max_size=3).map(tuple), signature=fixed(64)
     ),
     Survivors: st.builds(Survivors, names=names),
     SurvivorsSignature: st.builds(SurvivorsSignature, signature=fixed(64)),
     Quorum: st.builds(Quorum, signatures=pairs(64)),
-    Answer: st.builds(Answer, seed_shares=shares, key_shares=shares),
+    AnswerMessage: st.builds(AnswerMessage, seed_shares=shares, key_shares=shares),
 }
 EVERY = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
 
@@ -105,8 +105,8 @@ def test_any_bytes_raise_no_other_error(kind: Any, content: bytes) -> None:
 
 
 MESSAGE_LABELS = {
-    Keys: "keys", KeyList: "list", Shares: "shares", Box: "box", Input: "input",
-    Survivors: "survivors", SurvivorsSignature: "sign", Quorum: "quorum", Answer: "answer",
+    KeysMessage: "keys", KeyList: "list", Shares: "shares", BoxMessage: "box", Input: "input",
+    Survivors: "survivors", SurvivorsSignature: "sign", Quorum: "quorum", AnswerMessage: "answer",
 }  # fmt: skip
 
 
@@ -155,4 +155,4 @@ def test_names_that_are_no_text_are_refused() -> None:
 def test_a_share_of_an_answer_is_below_the_prime() -> None:
     content = write_message(Protocol.PAIRWISE, "answer", (b"\xff" * 32,), ())
     with pytest.raises(WireError, match="below"):
-        Answer.read(content)
+        AnswerMessage.read(content)

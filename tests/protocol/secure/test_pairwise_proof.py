@@ -15,7 +15,7 @@ from pairwise_rounds import Round, federation
 
 from sottovoce.protocol.secure import pairwise_keys as keys
 from sottovoce.protocol.secure.masks import MaskedSum
-from sottovoce.protocol.secure.pairwise_messages import Answer, Input, Quorum, Survivors
+from sottovoce.protocol.secure.pairwise_messages import AnswerMessage, Input, Quorum, Survivors
 from sottovoce.protocol.secure.pairwise_messages import SurvivorsSignature as Signature
 from sottovoce.protocol.secure.shamir import combine
 
@@ -153,7 +153,7 @@ def test_without_the_rule_a_server_reads_the_codes_of_one_site(
         quorum = Quorum(signatures=tuple(sorted(signatures.items())))
         dropped = [name for name in names if name not in signers]
         for name in half:
-            answer = Answer.read(begun.sites[name].answer(quorum.to_bytes()))
+            answer = AnswerMessage.read(begun.sites[name].answer(quorum.to_bytes()))
             index = names.index(name) + 1
             for kind, dealers, found in (
                 ("seed", told.names, answer.seed_shares), ("key", dropped, answer.key_shares),

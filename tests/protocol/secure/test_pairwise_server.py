@@ -13,10 +13,10 @@ from sottovoce.core.errors import AbandonedError, ParameterError, WireError
 from sottovoce.protocol.secure import pairwise_shares
 from sottovoce.protocol.secure.encoding import Protocol
 from sottovoce.protocol.secure.pairwise_messages import (
-    Answer,
+    AnswerMessage,
     Input,
     KeyList,
-    Keys,
+    KeysMessage,
     Quorum,
     Shares,
     SurvivorsSignature,
@@ -78,7 +78,7 @@ def test_a_site_with_a_key_of_low_order_is_left_out_and_spoils_no_attempt(
     real = begun.sites[LAST]._begin
 
     def low(commit: Any) -> bytes:
-        entry = Keys.read(real(commit))
+        entry = KeysMessage.read(real(commit))
         changed: dict[str, Any] = {field: (1).to_bytes(32, "little")}
         entry = dataclasses.replace(entry, **changed)
         plan = begun.asked.attempt.digest()
@@ -295,9 +295,9 @@ def test_a_signature_of_other_survivors_is_refused(begun: Round) -> None:
 
 def test_answers_of_another_number_of_shares_are_refused(begun: Round) -> None:
     quorum = begun.signatures()
-    answer = Answer.read(begun.sites[FIRST].answer(quorum))
+    answer = AnswerMessage.read(begun.sites[FIRST].answer(quorum))
     for seeds, keys in ((answer.seed_shares[1:], ()), (answer.seed_shares, (bytes(32),))):
-        wrong = Answer(seed_shares=seeds, key_shares=keys).to_bytes()
+        wrong = AnswerMessage(seed_shares=seeds, key_shares=keys).to_bytes()
         with pytest.raises(WireError, match="expected shares of 5 seeds and of 0 keys"):
             begun.server.receive_answer(FIRST, wrong)
 
@@ -316,7 +316,7 @@ def answered(begun: Round, liars: Collection[str]) -> list[bool]:
     quorum = begun.signatures()
     done = []
     for name in begun.there(4):
-        answer = Answer.read(begun.sites[name].answer(quorum))
+        answer = AnswerMessage.read(begun.sites[name].answer(quorum))
         if name in liars:
             seeds = (bytes(32), *answer.seed_shares[1:])
             answer = dataclasses.replace(answer, seed_shares=seeds)

@@ -15,11 +15,11 @@ from sottovoce.ledger.journal import CLOSED, Journal, Place
 from sottovoce.protocol.secure import pairwise_keys
 from sottovoce.protocol.secure.encoding import Protocol
 from sottovoce.protocol.secure.pairwise_messages import (
-    Answer,
-    Box,
+    AnswerMessage,
+    BoxMessage,
     Input,
     KeyList,
-    Keys,
+    KeysMessage,
     Quorum,
     Shares,
     Survivors,
@@ -131,7 +131,7 @@ def test_the_same_run_of_another_federation_is_another_place(asked: Federation) 
         other.attempt, federation=roster.federation, parties=roster.digest
     )
     site = other.site(ME, roster=roster, attempt=attempt, journal=Journal(asked.files[ME]))
-    assert Keys.read(site.begin()).name == ME
+    assert KeysMessage.read(site.begin()).name == ME
     assert state(asked) == BEGUN
 
 
@@ -169,7 +169,7 @@ def test_begin_can_be_committed_together_with_other_writes(asked: Federation) ->
 # -- LIST ------------------------------------------------------------------------------------------
 
 
-def changed_list(listed: bytes, **changed: Callable[[Keys], Keys] | None) -> bytes:
+def changed_list(listed: bytes, **changed: Callable[[KeysMessage], KeysMessage] | None) -> bytes:
     """Return a list in which entries are replaced or, with None, left out."""
     entries = []
     for entry in KeyList.read(listed).entries:
@@ -192,7 +192,7 @@ def refused(site: PairwiseSite, listed: bytes, match: str, good: bytes) -> None:
 def test_keys_that_are_not_signed_are_refused(begun: Round) -> None:
     listed = begun.keys()
 
-    def unsigned(entry: Keys) -> Keys:
+    def unsigned(entry: KeysMessage) -> KeysMessage:
         return dataclasses.replace(entry, signature=bytes(64))
 
     refused(begun.sites[ME], changed_list(listed, site_001=unsigned), "signature", listed)
@@ -203,7 +203,7 @@ def test_keys_that_were_changed_are_refused(begun: Round, field: str) -> None:
     listed = begun.keys()
     new: Any = 7 if field == "rows" else X25519PrivateKey.generate().public_key().public_bytes_raw()
 
-    def change(entry: Keys) -> Keys:
+    def change(entry: KeysMessage) -> KeysMessage:
         return dataclasses.replace(entry, **{field: new})
 
     refused(begun.sites[ME], changed_list(listed, site_001=change), "signature", listed)
@@ -213,7 +213,7 @@ def test_keys_signed_by_a_key_of_the_server_are_refused(begun: Round) -> None:
     """A server that has a roster of its own signs keys of its own for a peer."""
     listed = begun.keys()
 
-    def resigned(entry: Keys) -> Keys:
+    def resigned(entry: KeysMessage) -> KeysMessage:
         signature = TrustKey.generate().sign(
             Protocol.PAIRWISE, "keys", begun.asked.attempt.digest(), *entry.statement
         )
@@ -230,8 +230,10 @@ def test_keys_of_another_round_or_with_another_threshold_are_refused(
     site = asked.site(ME)
     new: Any = {"threshold": 3, "model_digest": b"m" * 32, "run": "other"}.get(field, 2)
     told = dataclasses.replace(asked.attempt, **{field: new})
-    entries = [Keys.read(site.begin())]
-    entries += [Keys.read(asked.site(name, attempt=told).begin()) for name in asked.names[1:]]
+    entries = [KeysMessage.read(site.begin())]
+    entries += [
+        KeysMessage.read(asked.site(name, attempt=told).begin()) for name in asked.names[1:]
+    ]
     with pytest.raises(WireError, match="signature"):
         site.share(KeyList(entries=tuple(entries)).to_bytes())
 
@@ -240,7 +242,7 @@ def test_keys_that_are_copied_from_a_peer_are_refused(begun: Round) -> None:
     listed = begun.keys()
     copied = {entry.name: entry for entry in KeyList.read(listed).entries}[OTHER]
 
-    def copy(entry: Keys) -> Keys:
+    def copy(entry: KeysMessage) -> KeysMessage:
         return signed(begun.asked, dataclasses.replace(entry, mask_key=copied.mask_key))
 
     refused(begun.sites[ME], changed_list(listed, site_001=copy), "equal", listed)
@@ -249,13 +251,13 @@ def test_keys_that_are_copied_from_a_peer_are_refused(begun: Round) -> None:
 def test_one_key_for_both_uses_is_refused(begun: Round) -> None:
     listed = begun.keys()
 
-    def reuse(entry: Keys) -> Keys:
+    def reuse(entry: KeysMessage) -> KeysMessage:
         return signed(begun.asked, dataclasses.replace(entry, mask_key=entry.channel_key))
 
     refused(begun.sites[ME], changed_list(listed, site_001=reuse), "equal", listed)
 
 
-def signed(asked: Federation, entry: Keys) -> Keys:
+def signed(asked: Federation, entry: KeysMessage) -> KeysMessage:
     """Return keys with the true signature of their site, which then lies."""
     key = asked.keys[entry.name]
     signature = key.sign(Protocol.PAIRWISE, "keys", asked.attempt.digest(), *entry.statement)
@@ -276,7 +278,7 @@ LOW_ORDER = [
 def test_keys_of_low_order_are_refused(begun: Round, field: str, point: bytes) -> None:
     listed = begun.keys()
 
-    def low(entry: Keys) -> Keys:
+    def low(entry: KeysMessage) -> KeysMessage:
         changed: dict[str, Any] = {field: point}
         return signed(begun.asked, dataclasses.replace(entry, **changed))
 
@@ -287,7 +289,7 @@ def test_keys_of_low_order_are_refused(begun: Round, field: str, point: bytes) -
 def test_a_second_form_of_the_same_key_is_refused(begun: Round, alias: str) -> None:
     listed = begun.keys()
 
-    def form(entry: Keys) -> Keys:
+    def form(entry: KeysMessage) -> KeysMessage:
         if alias == "top bit":
             key = entry.mask_key[:-1] + bytes([entry.mask_key[-1] | 0x80])
         else:
@@ -301,8 +303,8 @@ def test_a_list_without_me_or_with_other_keys_of_mine_is_refused(begun: Round) -
     listed = begun.keys()
     refused(begun.sites[ME], changed_list(listed, site_000=None), "own keys unchanged", listed)
 
-    def replay(entry: Keys) -> Keys:
-        """Keys that this site has truly signed, but that are not those of this object."""
+    def replay(entry: KeysMessage) -> KeysMessage:
+        """KeysMessage that this site has truly signed, but that are not those of this object."""
         return signed(begun.asked, dataclasses.replace(entry, rows=5))
 
     refused(begun.sites[PEER], changed_list(listed, site_001=replay), "own keys", listed)
@@ -318,7 +320,7 @@ def test_a_stranger_in_the_list_is_refused(asked: Federation) -> None:
     )
     attempt = dataclasses.replace(attempt, parties=roster.digest)
     sites = {name: larger.site(name, roster=roster, attempt=attempt) for name in roster.keys}
-    entries = [Keys.read(site.begin()) for site in sites.values()]
+    entries = [KeysMessage.read(site.begin()) for site in sites.values()]
     stranger = dataclasses.replace(entries[1], name="site-005")
     key = larger.keys["site-005"]
     signature = key.sign(Protocol.PAIRWISE, "keys", attempt.digest(), *stranger.statement)
@@ -336,7 +338,7 @@ def test_a_list_of_fewer_sites_than_the_threshold_is_refused(begun: Round) -> No
 def test_a_list_of_more_sites_than_was_said_is_refused() -> None:
     asked = federation(6, 4, most_clients=5)
     sites = asked.sites()
-    entries = tuple(Keys.read(site.begin()) for site in sites.values())
+    entries = tuple(KeysMessage.read(site.begin()) for site in sites.values())
     with pytest.raises(WireError, match="expected 4 to 5 sites"):
         sites[ME].share(KeyList(entries=entries).to_bytes())
 
@@ -348,7 +350,7 @@ def test_a_threshold_with_which_two_quorums_exist_is_refused(
     assert 2 * threshold == count + colluders
     asked = federation(count, threshold, colluders=colluders)
     sites = asked.sites()
-    entries = tuple(Keys.read(site.begin()) for site in sites.values())
+    entries = tuple(KeysMessage.read(site.begin()) for site in sites.values())
     with pytest.raises(WireError, match="too low"):
         sites[ME].share(KeyList(entries=entries).to_bytes())
     one_less = KeyList(entries=entries[:-1]).to_bytes()
@@ -381,7 +383,7 @@ def refused_box(begun: Round, box: bytes, match: str, good: bytes) -> None:
 
 def test_a_box_without_me_below_the_threshold_or_with_a_stranger_is_refused(begun: Round) -> None:
     good = begun.boxes()[ME]
-    box = Box.read(good)
+    box = BoxMessage.read(good)
     without = dataclasses.replace(box, members=box.members[1:], sealed=box.sealed[1:])
     few = dataclasses.replace(box, members=box.members[:3], sealed=box.sealed[:2])
     strange = dataclasses.replace(
@@ -398,7 +400,7 @@ def test_a_box_without_me_below_the_threshold_or_with_a_stranger_is_refused(begu
 
 def test_shares_that_are_missing_are_refused(begun: Round) -> None:
     good = begun.boxes()[ME]
-    box = Box.read(good)
+    box = BoxMessage.read(good)
     missing = dataclasses.replace(box, sealed=box.sealed[:-1])
     refused_box(begun, missing.to_bytes(), "exactly 4", good)
 
@@ -406,10 +408,10 @@ def test_shares_that_are_missing_are_refused(begun: Round) -> None:
 def test_shares_that_do_not_open_or_are_for_another_receiver_are_refused(begun: Round) -> None:
     boxes = begun.boxes()
     good = boxes[ME]
-    box = Box.read(good)
+    box = BoxMessage.read(good)
     (first, sealed), *others = box.sealed
     flipped = bytes([sealed[0] ^ 1]) + sealed[1:]
-    theirs = dict(Box.read(boxes[OTHER]).sealed)[first]
+    theirs = dict(BoxMessage.read(boxes[OTHER]).sealed)[first]
     for wrong in (flipped, theirs, others[0][1], bytes(len(sealed))):
         changed = dataclasses.replace(box, sealed=((first, wrong), *others))
         with pytest.raises(WireError, match=f"'{first}' do not open"):
@@ -450,7 +452,7 @@ def test_sites_with_different_lists_cannot_open_each_others_shares(begun: Round)
     }
     members = tuple(name for name in begun.asked.names if name != "site-004")
     peers = [name for name in members if name != ME]
-    box = Box(members=members, sealed=tuple((name, sealed[name][ME]) for name in peers))
+    box = BoxMessage(members=members, sealed=tuple((name, sealed[name][ME]) for name in peers))
     with pytest.raises(WireError, match="'site-001' do not open"):
         contribute(begun, box.to_bytes())
 
@@ -462,7 +464,7 @@ def test_a_second_box_is_refused_and_the_same_one_gets_the_same_bytes_without_a_
     first = contribute(begun, good)
     assert contribute(begun, good) == first
     assert begun.asked.charges[ME] == 1
-    box = Box.read(good)
+    box = BoxMessage.read(good)
     fewer = dataclasses.replace(box, members=box.members[:4], sealed=box.sealed[:3])
     with pytest.raises(WireError, match="answered before"):
         contribute(begun, fewer.to_bytes())
@@ -640,13 +642,13 @@ def test_a_quorum_over_other_survivors_is_refused(begun: Round) -> None:
 def test_a_quorum_over_another_view_is_refused(begun: Round) -> None:
     """Two sites are told that fewer sites go on; their signatures are worth nothing to others."""
     boxes = begun.boxes()
-    box = Box.read(boxes[ME])
+    box = BoxMessage.read(boxes[ME])
     whole = survivors(*begun.asked.names[:4])
     signatures = []
     for name in begun.asked.names[:4]:
-        told = Box.read(boxes[name])
+        told = BoxMessage.read(boxes[name])
         if name in (PEER, OTHER):
-            told = Box(members=told.members[:4], sealed=told.sealed[:3])
+            told = BoxMessage(members=told.members[:4], sealed=told.sealed[:3])
         contribute(begun, told.to_bytes(), name)
         found = SurvivorsSignature.read(begun.sites[name].sign(whole)).signature
         signatures.append((name, found))
@@ -668,7 +670,7 @@ def test_a_quorum_of_an_earlier_attempt_is_refused(begun: Round) -> None:
 def test_an_answer_has_seeds_of_survivors_and_keys_of_others_and_of_no_site_both() -> None:
     asked = federation(5, 4)
     begun = Round(asked, random_codes(asked), {"site-002": 2})
-    answer = Answer.read(begun.sites[ME].answer(begun.signatures()))
+    answer = AnswerMessage.read(begun.sites[ME].answer(begun.signatures()))
     assert (len(answer.seed_shares), len(answer.key_shares)) == (4, 1)
     held = {*answer.seed_shares, *answer.key_shares}
     assert len(held) == 5

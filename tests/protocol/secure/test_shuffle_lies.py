@@ -77,7 +77,7 @@ class Shuffle:
     def confirmed(self) -> bytes:
         """Go the honest way up to the batch of confirmations."""
         relay, collector = self.world.relay, self.world.collector
-        relay.root(collector.root(relay.shuffled(CLOSES)))
+        relay.root(collector.root(relay.shuffled_list(CLOSES)))
         for name, client in self.clients.items():
             relay.confirmation(self.world.confirm(client, self.reports[name]))
         return relay.confirmations(CONFIRM_BY)
@@ -162,7 +162,7 @@ def test_a_shuffle_without_confirmations_needs_a_client_that_trusts_the_relay(
         for name in world.names
     ]
     world.relay.reports(sent, OPENS)
-    world.collector.root(world.relay.shuffled(CLOSES))
+    world.collector.root(world.relay.shuffled_list(CLOSES))
     assert world.collector.open(None) == sorted(name.encode().ljust(16) for name in world.names)
 
 
@@ -172,11 +172,11 @@ def test_the_relay_forwards_nothing_early_or_below_the_minimum(world: World) -> 
         report = world.shuffle_report(world.shuffler(name), announcement, bytes(PAYLOAD_BYTES))
         world.relay.report(report, OPENS)
     with pytest.raises(WireError, match="still open"):
-        world.relay.shuffled(CLOSES - 1)
+        world.relay.shuffled_list(CLOSES - 1)
     with pytest.raises(AbandonedError, match="at least 3 clients, got 2"):
-        world.relay.shuffled(CLOSES)
+        world.relay.shuffled_list(CLOSES)
     with pytest.raises(WireError, match="closed"):
-        world.relay.shuffled(CLOSES)
+        world.relay.shuffled_list(CLOSES)
     with pytest.raises(WireError):
         world.relay.frozen(CLOSES)
 
@@ -214,7 +214,7 @@ def test_the_relay_hands_out_the_root_of_the_list_that_it_wrote(world: World) ->
     shuffle = shuffle_in(world)
     with pytest.raises(WireError, match="no list"):
         world.relay.root(shuffle.rooted(Tree(shuffle.ciphertexts)))
-    tree = Tree(ShuffledList.read(world.relay.shuffled(CLOSES)).ciphertexts)
+    tree = Tree(ShuffledList.read(world.relay.shuffled_list(CLOSES)).ciphertexts)
     leaf = leaf_digest(shuffle.ciphertexts[0])
     with pytest.raises(WireError, match="no root"):
         world.relay.root_for(leaf)
@@ -272,7 +272,7 @@ def test_a_client_confirms_one_root_that_has_its_own_message(world: World) -> No
 
 def test_the_relay_takes_confirmations_of_registered_clients_for_its_root(world: World) -> None:
     shuffle = shuffle_in(world)
-    world.relay.root(world.collector.root(world.relay.shuffled(CLOSES)))
+    world.relay.root(world.collector.root(world.relay.shuffled_list(CLOSES)))
     honest = world.confirm(shuffle.clients["client-000"], shuffle.reports["client-000"])
     for lie in (
         dataclasses.replace(Confirmation.read(honest), name="client-001"),
@@ -391,7 +391,7 @@ def test_after_forwarding_the_relay_keeps_no_name_and_no_signature(world: World)
     before = {name: occurrences(world.folder, name.encode()) for name in world.names}
     shuffle = shuffle_in(world)
     during = {name: occurrences(world.folder, name.encode()) for name in world.names}
-    listed = world.relay.shuffled(CLOSES)
+    listed = world.relay.shuffled_list(CLOSES)
     for name, report in shuffle.reports.items():
         found = ShuffleReport.read(report)
         assert during[name] > before[name]
@@ -416,7 +416,7 @@ def test_a_relay_that_is_killed_as_it_forwards_keeps_no_name_after_its_restart(
     before = {name: occurrences(world.folder, name.encode()) for name in world.names}
     shuffle_in(world)
     monkeypatch.setattr(StateFile, "overwrite_deleted", lambda _: None)
-    world.relay.shuffled(CLOSES)
+    world.relay.shuffled_list(CLOSES)
     monkeypatch.undo()
     killed = tmp_path / "killed"
     killed.mkdir()
@@ -431,6 +431,6 @@ def test_a_relay_that_is_killed_as_it_forwards_keeps_no_name_after_its_restart(
 def test_the_list_is_in_the_order_of_bytes_whatever_came_first(tmp_path: Path) -> None:
     with two_servers.world_in(tmp_path, clients=12) as world:
         shuffle = shuffle_in(world)
-        listed = ShuffledList.read(world.relay.shuffled(CLOSES))
+        listed = ShuffledList.read(world.relay.shuffled_list(CLOSES))
         assert list(listed.ciphertexts) == shuffle.ciphertexts
-        assert world.relay.shuffled(0) == listed.to_bytes()
+        assert world.relay.shuffled_list(0) == listed.to_bytes()

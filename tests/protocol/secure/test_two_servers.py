@@ -31,7 +31,7 @@ def test_all_messages_of_a_shuffle_are_opened_in_sorted_order(tmp_path: Path) ->
             for name, client in clients.items()
         }
         world.relay.reports(list(sent.values()), OPENS)
-        world.relay.root(world.collector.root(world.relay.shuffled(CLOSES)))
+        world.relay.root(world.collector.root(world.relay.shuffled_list(CLOSES)))
         for name, client in clients.items():
             world.relay.confirmation(world.confirm(client, sent[name]))
         opened = world.collector.open(world.relay.confirmations(CONFIRM_BY))

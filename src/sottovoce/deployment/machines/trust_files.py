@@ -172,7 +172,7 @@ def update_roster(federation: Federation, added: Iterable[Path]) -> Roster:
     if not keys:
         raise DeploymentError(
             "the roster has no site yet; add their keys: sottovoce deploy roster "
-            f"{federation.folder} --add trust.pub"
+            f"{federation.folder} --key trust.pub"
         )
     if old is not None and old.keys == keys:
         return old

@@ -39,7 +39,7 @@ _CHUNK = 2**15  # Of an answer, so that a slow reader holds little memory.
 _LOG = printable_text.logger()
 
 
-class Refusal(Exception):
+class HttpRefusal(Exception):
     """The reason why a request is refused; the client receives it with an HTTP status."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
@@ -50,7 +50,7 @@ class Refusal(Exception):
 class RelayDesk(Protocol):
     """What the application needs of a relay: one answer to each request.
 
-    Each method raises Refusal or a SottovoceError for a request that is not accepted.
+    Each method raises HttpRefusal or a SottovoceError for a request that is not accepted.
     """
 
     @property
@@ -68,17 +68,19 @@ class RelayDesk(Protocol):
     def answer(self, route: Route, of: str, body: bytes, now: float) -> bytes:
         """Return the content of the answer to any request but a report or a confirmation."""
 
-    def reports(self, bodies: Sequence[bytes], now: float) -> Sequence[Refusal | None]:
+    def reports(self, bodies: Sequence[bytes], now: float) -> Sequence[HttpRefusal | None]:
         """Take reports in one durable commit; return why each is refused, None if it is not."""
 
-    def take_confirmations(self, bodies: Sequence[bytes], now: float) -> Sequence[Refusal | None]:
+    def take_confirmations(
+        self, bodies: Sequence[bytes], now: float
+    ) -> Sequence[HttpRefusal | None]:
         """Take confirmations in one durable commit; return why each is refused, or None."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
     body: bytes
-    done: "asyncio.Future[Refusal | None]"
+    done: "asyncio.Future[HttpRefusal | None]"
 
 
 class _GroupCommits:
@@ -92,7 +94,7 @@ class _GroupCommits:
     def __init__(
         self,
         thread: ThreadPoolExecutor,
-        take: Callable[[Sequence[bytes], float], Sequence[Refusal | None]],
+        take: Callable[[Sequence[bytes], float], Sequence[HttpRefusal | None]],
     ) -> None:
         self._thread, self._take = thread, take
         self._waiting: list[_Waiting] = []
@@ -100,7 +102,7 @@ class _GroupCommits:
         self._passing: asyncio.Task[None] | None = None
 
     async def add(self, body: bytes) -> None:
-        """Wait until a message is on disk, or raise the Refusal of it."""
+        """Wait until a message is on disk, or raise the HttpRefusal of it."""
         waiting = _Waiting(body, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._wake.set()
@@ -161,7 +163,7 @@ class RelayApplication:
         close = False
         try:
             status, content = HTTPStatus.OK, await self._answer(scope, receive)
-        except Refusal as refusal:
+        except HttpRefusal as refusal:
             status, content = refusal.status, str(refusal).encode()
             close = status is HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         except SottovoceError as error:
@@ -186,11 +188,11 @@ class RelayApplication:
             most = max(most, self._desk.largest_report)
         if length > most:
             reason = f"a request of this kind has at most {most} bytes, got {length}"
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
+            raise HttpRefusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
         with space.arrival(scope) as arrival:
             body = await _read(arrival, receive)
             if expected is not None and hashlib.sha256(body).digest() != expected:
-                raise Refusal(HTTPStatus.FORBIDDEN, "the body is not the one that was signed")
+                raise HttpRefusal(HTTPStatus.FORBIDDEN, "the body is not the one that was signed")
             if route not in self._groups:
                 content: bytes = await self._work(self._desk.answer, route, of, body, now)
                 return content
@@ -206,7 +208,7 @@ class RelayApplication:
         try:
             return check_request(header, desk.collector_key, desk.federation, route, length, now)
         except WireError as error:
-            raise Refusal(HTTPStatus.FORBIDDEN, str(error)) from None
+            raise HttpRefusal(HTTPStatus.FORBIDDEN, str(error)) from None
 
     async def _work(self, call: Callable[..., Any], *given: object) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *given)
@@ -251,13 +253,15 @@ def _route(scope: Scope) -> tuple[Route, str]:
         return found, ""
     if asked.startswith(Route.ROOT_OF):
         return Route.ROOT_OF, asked.removeprefix(Route.ROOT_OF)
-    raise Refusal(HTTPStatus.NOT_FOUND, "a relay has no such path")
+    raise HttpRefusal(HTTPStatus.NOT_FOUND, "a relay has no such path")
 
 
 def _length(headers: Mapping[bytes, bytes]) -> int:
     """Return the declared length of the body."""
     if b"transfer-encoding" in headers:
-        raise Refusal(HTTPStatus.LENGTH_REQUIRED, "a request must declare the length of its body")
+        raise HttpRefusal(
+            HTTPStatus.LENGTH_REQUIRED, "a request must declare the length of its body"
+        )
     given = headers.get(b"content-length", b"0")
     return int(given) if given.isdigit() else 0  # The parser has refused anything else.
 
@@ -268,9 +272,9 @@ async def _read(arrival: Arrival, receive: Receive) -> bytes:
         return await arrival.read(receive)
     except NoSpaceError:
         reason = "too much arrives at once; try again"
-        raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, reason) from None
+        raise HttpRefusal(HTTPStatus.SERVICE_UNAVAILABLE, reason) from None
     except CutOffError:
-        raise Refusal(HTTPStatus.BAD_REQUEST, "the request was cut off") from None
+        raise HttpRefusal(HTTPStatus.BAD_REQUEST, "the request was cut off") from None
 
 
 async def _reply(send: Send, status: HTTPStatus, content: bytes, *, close: bool) -> None:

@@ -66,9 +66,10 @@ class RelayCalls:
         certificate: The relay's pinned certificate in PEM.
 
     Examples:
-        >>> calls = RelayCalls(Address(host="localhost", port=9444), "")  # doctest: +SKIP
-        >>> calls.ask(Route.HEALTH)  # doctest: +SKIP
-        b'ok'
+        Ask whether a relay runs:
+
+            calls = RelayCalls(Address(host="localhost", port=9444), certificate)
+            calls.ask(Route.HEALTH)  # b'ok'
     """
 
     def __init__(self, address: Address, certificate: str) -> None:

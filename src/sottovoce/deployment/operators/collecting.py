@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class ReportWindow:
     """When clients may answer an attempt.
 
     Attributes:
@@ -63,7 +63,7 @@ class CollectorLink:
         self._announced: Announcement | None = None
 
     def announce(
-        self, attempt: Attempt, content: bytes, window: Window, *, payload_bytes: int = 0
+        self, attempt: Attempt, content: bytes, window: ReportWindow, *, payload_bytes: int = 0
     ) -> Announcement:
         """Begin an attempt and hand its announcement to the relay, which gives it to all clients.
 

@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 from sottovoce.core.errors import SottovoceError, WireError
 from sottovoce.deployment.operators.application import (
-    Refusal,
+    HttpRefusal,
     pack_announcement,
     unpack_announcement,
 )
@@ -64,7 +64,7 @@ class Desk:
             vectors = current.attempt.uplinks * two_server_messages.vector_bytes(current)
         return _HEAD_BYTES + current.ciphertext_bytes + vectors
 
-    def reports(self, bodies: Sequence[bytes], now: float) -> list[Refusal | None]:
+    def reports(self, bodies: Sequence[bytes], now: float) -> list[HttpRefusal | None]:
         """Take reports in one durable commit; return why each is refused, None if it is not."""
         found = self._relay.reports(bodies, int(now))
         return [
@@ -72,7 +72,7 @@ class Desk:
             for body, outcome in zip(bodies, found, strict=True)
         ]
 
-    def take_confirmations(self, bodies: Sequence[bytes], now: float) -> list[Refusal | None]:
+    def take_confirmations(self, bodies: Sequence[bytes], now: float) -> list[HttpRefusal | None]:
         """Take confirmations in one durable commit; return why each is refused, or None."""
         try:
             found = self._relay.take_confirmations(bodies)
@@ -81,7 +81,7 @@ class Desk:
         is_early = now < self._earliest(Route.CONFIRM)
         status = HTTPStatus.TOO_EARLY if is_early else HTTPStatus.BAD_REQUEST
         return [
-            Refusal(status, str(outcome)) if isinstance(outcome, WireError) else None
+            HttpRefusal(status, str(outcome)) if isinstance(outcome, WireError) else None
             for outcome in found
         ]
 
@@ -89,7 +89,7 @@ class Desk:
         """Return the content of the answer to any request but a report or a confirmation.
 
         Raises:
-            Refusal: It is too early.
+            HttpRefusal: It is too early.
             SottovoceError: The relay refuses the request.
         """
         relay, seconds = self._relay, int(now)
@@ -108,22 +108,22 @@ class Desk:
                 case Route.ACCEPTED:
                     return relay.accepted(body)
                 case Route.LIST:
-                    return relay.shuffled(seconds)
+                    return relay.shuffled_list(seconds)
                 case Route.ROOT:
                     relay.root(body)
                 case Route.CONFIRMATIONS:
                     return relay.confirmations(seconds)
                 case _:
-                    raise Refusal(HTTPStatus.NOT_FOUND, "a relay has no such path")
+                    raise HttpRefusal(HTTPStatus.NOT_FOUND, "a relay has no such path")
         except SottovoceError as error:
             if now < self._earliest(route):
-                raise Refusal(HTTPStatus.TOO_EARLY, str(error)) from None
+                raise HttpRefusal(HTTPStatus.TOO_EARLY, str(error)) from None
             raise
         return b""
 
     def _announcement(self) -> bytes:
         if not self._packed:
-            raise Refusal(HTTPStatus.TOO_EARLY, "the collector has announced nothing yet")
+            raise HttpRefusal(HTTPStatus.TOO_EARLY, "the collector has announced nothing yet")
         return self._packed
 
     def _announce(self, body: bytes, now: int) -> None:
@@ -153,21 +153,21 @@ class Desk:
             case _:
                 return 0.0
 
-    def _refusal(self, body: bytes, error: WireError, now: float) -> Refusal:
+    def _refusal(self, body: bytes, error: WireError, now: float) -> HttpRefusal:
         if now < self._earliest(Route.REPORT):
-            return Refusal(HTTPStatus.TOO_EARLY, str(error))
+            return HttpRefusal(HTTPStatus.TOO_EARLY, str(error))
         read: Callable[[bytes], SumReport | ShuffleReport] = SumReport.read
         if self._current is not None and self._current.attempt.protocol is Protocol.SHUFFLER:
             read = ShuffleReport.read
         try:
             name = read(body).name
         except WireError:
-            return Refusal(HTTPStatus.BAD_REQUEST, str(error))
+            return HttpRefusal(HTTPStatus.BAD_REQUEST, str(error))
         try:
             self._relay.admission(name)
         except WireError:
-            return Refusal(HTTPStatus.UNAUTHORIZED, str(error))
-        return Refusal(HTTPStatus.BAD_REQUEST, str(error))
+            return HttpRefusal(HTTPStatus.UNAUTHORIZED, str(error))
+        return HttpRefusal(HTTPStatus.BAD_REQUEST, str(error))
 
 
 def _leaf(text: str) -> bytes:

@@ -129,10 +129,11 @@ class RelayLink:
         device: The client's folder.
 
     Examples:
-        >>> from sottovoce import Client  # doctest: +SKIP
-        >>> with RelayLink(DeviceFolder.read("phone-1")) as relay:  # doctest: +SKIP
-        ...     client = Client(relay.name, mechanism, ledger=ledger, budget=budget)
-        ...     client.send_through(relay, update)
+        Send an update:
+
+            with RelayLink(DeviceFolder.read("phone-1")) as relay:
+                client = Client(relay.name, mechanism, ledger=ledger, budget=budget)
+                client.send_through(relay, update)
     """
 
     device: DeviceFolder

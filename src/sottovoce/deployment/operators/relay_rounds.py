@@ -16,7 +16,7 @@ from sottovoce.core import printable_text
 from sottovoce.core.errors import AbandonedError, ConfigError, DeploymentError, WireError
 from sottovoce.deployment.masked_rounds import BEGUN, DONE, attempt_place, charge_attempt
 from sottovoce.deployment.operators.calls import RefusedError
-from sottovoce.deployment.operators.collecting import CollectorLink, Window, open_collector
+from sottovoce.deployment.operators.collecting import CollectorLink, ReportWindow, open_collector
 from sottovoce.deployment.operators.folders import CollectorFolder
 from sottovoce.deployment.operators.relay_orders import EVERYONE, pack_order
 from sottovoce.deployment.orders import Order
@@ -65,7 +65,7 @@ class RelayRounds(ChargedRounds):
     classes: int | None
     downlink: DownlinkFormat
     link: CollectorLink
-    window: Window
+    window: ReportWindow
     minimum_replies: int
     idle_rounds: int
     threshold: int
@@ -297,11 +297,11 @@ def _threshold(resolved: Resolved) -> int:
             )
 
 
-def _window(resolved: Resolved, collector: CollectorFolder) -> Window:
+def _window(resolved: Resolved, collector: CollectorFolder) -> ReportWindow:
     seconds = int(resolved.spec.deployment.deadline_seconds)
     if isinstance(resolved.channel, SecureSum):
-        return Window(report_seconds=seconds)
-    return Window(
+        return ReportWindow(report_seconds=seconds)
+    return ReportWindow(
         report_seconds=seconds,
         confirm_seconds=collector.confirm_seconds,
         slack=collector.slack,

@@ -10,8 +10,8 @@ from sottovoce.protocol.secure import pairwise_shares as shares
 from sottovoce.protocol.secure.attempt import Attempt
 from sottovoce.protocol.secure.fields import check_same_names
 from sottovoce.protocol.secure.masks import MaskedSum
-from sottovoce.protocol.secure.pairwise_messages import Box, Keys
-from sottovoce.protocol.secure.pairwise_shares import Exchanges, SharePair
+from sottovoce.protocol.secure.pairwise_messages import BoxMessage, KeysMessage
+from sottovoce.protocol.secure.pairwise_shares import KeyExchanges, SharePair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,9 @@ class Listed:
         own_shares: Its shares of its own secrets.
     """
 
-    entries: Mapping[str, Keys]
+    entries: Mapping[str, KeysMessage]
     digest: bytes
-    exchanges: Exchanges
+    exchanges: KeyExchanges
     own_shares: SharePair
 
 
@@ -46,7 +46,7 @@ class Boxed:
     held: Mapping[str, SharePair]
 
 
-def open_box(box: Box, listed: Listed, name: str, threshold: int) -> Boxed:
+def open_box(box: BoxMessage, listed: Listed, name: str, threshold: int) -> Boxed:
     """Check the box of the site `name` and decrypt the shares in it.
 
     Raises:

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from sottovoce.core.errors import WireError
 from sottovoce.protocol.secure.attempt import Attempt
 from sottovoce.protocol.secure.encoding import Protocol, derive_key, digest
-from sottovoce.protocol.secure.pairwise_messages import KeyList, Keys
+from sottovoce.protocol.secure.pairwise_messages import KeyList, KeysMessage
 from sottovoce.protocol.secure.roster import Roster, check_signature
 
 PAIRWISE = Protocol.PAIRWISE
@@ -57,7 +57,9 @@ def box_transcript(list_digest: bytes, members: Sequence[str]) -> bytes:
     return digest(PAIRWISE, "box", list_digest, tuple(members))
 
 
-def share_key(shared: bytes, list_digest: bytes, sender: Keys, receiver: Keys) -> bytes:
+def share_key(
+    shared: bytes, list_digest: bytes, sender: KeysMessage, receiver: KeysMessage
+) -> bytes:
     """Return the key under which one site encrypts its one message of shares to another."""
     return derive_key(
         shared,
@@ -76,7 +78,9 @@ def own_mask_key(seed: bytes, box_digest: bytes, name: str, uplink: int) -> byte
     return derive_key(seed, PAIRWISE, "own mask", box_digest, name, uplink)
 
 
-def pair_mask_key(shared: bytes, box_digest: bytes, one: Keys, other: Keys, uplink: int) -> bytes:
+def pair_mask_key(
+    shared: bytes, box_digest: bytes, one: KeysMessage, other: KeysMessage, uplink: int
+) -> bytes:
     """Return the key of the mask that one of two sites adds and the other subtracts."""
     first, second = (one, other) if adds(one.name, other.name) else (other, one)
     return derive_key(
@@ -107,7 +111,7 @@ def survivors_digest(box_digest: bytes, survivors: Sequence[str]) -> bytes:
     return digest(PAIRWISE, "chosen", box_digest, tuple(survivors))
 
 
-def check_keys(keys: Keys, roster: Roster, plan: bytes) -> None:
+def check_keys(keys: KeysMessage, roster: Roster, plan: bytes) -> None:
     """Raise WireError unless a site of the roster has signed its keys for this attempt."""
     if keys.name not in roster.keys:
         raise WireError(f"the site '{keys.name}' is not in the roster")
@@ -122,14 +126,14 @@ def check_keys(keys: Keys, roster: Roster, plan: bytes) -> None:
             raise WireError(f"a public key of '{keys.name}' is not in its only valid form")
 
 
-def check_order(keys: Keys) -> None:
+def check_order(keys: KeysMessage) -> None:
     """Raise WireError if a public key of a site has low order, so that it agrees on no secret."""
     probe = X25519PrivateKey.generate()
     for key in (keys.channel_key, keys.mask_key):
         exchange(probe, key)
 
 
-def check_distinct(entries: Sequence[Keys]) -> None:
+def check_distinct(entries: Sequence[KeysMessage]) -> None:
     """Raise WireError unless all public keys of all sites are distinct."""
     found = [key for entry in entries for key in (entry.channel_key, entry.mask_key)]
     if len(set(found)) < len(found):

@@ -1,9 +1,9 @@
 """The messages of the secure sum by pairwise masks, and their bytes.
 
-Server and sites send them in this order: the attempt itself opens; then `Keys` from each site,
-`KeyList` to all, `Shares` from each, `Box` to each, `Input` from each, `Survivors` to all,
-`SurvivorsSignature` from each, `Quorum` to all and `Answer` from each. `read` refuses all bytes
-but those that `to_bytes` writes. What a message means is checked by who receives it.
+Server and sites send them in this order: the attempt itself opens; then `KeysMessage` from each
+site, `KeyList` to all, `Shares` from each, `BoxMessage` to each, `Input` from each, `Survivors` to
+all, `SurvivorsSignature` from each, `Quorum` to all and `AnswerMessage` from each. `read` refuses
+all bytes but those that `to_bytes` writes. What a message means is checked by who receives it.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def _read(content: bytes, label: str, count: int) -> list[bytes]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
+class KeysMessage:
     """What a site announces at the start.
 
     Attributes:
@@ -90,7 +90,7 @@ class KeyList:
         entries: What each of them announced.
     """
 
-    entries: tuple[Keys, ...]
+    entries: tuple[KeysMessage, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ class KeyList:
             parts = fields.split(item, most=6)
             if len(parts) != 6:
                 raise WireError(f"expected 6 fields of an entry of the list, got {len(parts)}")
-            found.append(Keys._from_fields(parts))
+            found.append(KeysMessage._from_fields(parts))
         check_sorted((entry.name for entry in found), what="the entries of a list")
         return cls(entries=tuple(found))
 
@@ -137,7 +137,7 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
+class BoxMessage:
     """The sites that go on, and what they encrypted for one of them.
 
     Attributes:
@@ -252,7 +252,7 @@ class Quorum:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AnswerMessage:
     """The shares that unmask the sum.
 
     Attributes:

@@ -18,11 +18,11 @@ from sottovoce.protocol.secure.fields import check_same_names
 from sottovoce.protocol.secure.masks import MaskedSum
 from sottovoce.protocol.secure.pairwise_keys import PAIRWISE
 from sottovoce.protocol.secure.pairwise_messages import (
-    Answer,
-    Box,
+    AnswerMessage,
+    BoxMessage,
     Input,
     KeyList,
-    Keys,
+    KeysMessage,
     Quorum,
     Shares,
     Survivors,
@@ -35,7 +35,7 @@ from sottovoce.protocol.secure.pairwise_result import (
     check_range,
     missing_secrets,
 )
-from sottovoce.protocol.secure.pairwise_unmask import Reconstruction, remove_masks
+from sottovoce.protocol.secure.pairwise_unmask import SecretReconstruction, remove_masks
 from sottovoce.protocol.secure.roster import Roster, check_signature
 
 
@@ -65,7 +65,7 @@ class PairwiseServer:
         self._plan = attempt.digest()
         self._phase = _Phase.KEYS
         self._seen: dict[tuple[_Phase, str], bytes] = {}
-        self._keys: dict[str, Keys] = {}
+        self._keys: dict[str, KeysMessage] = {}
         self._sealed: dict[str, dict[str, bytes]] = {}
         self._members: tuple[str, ...] = ()
         self._contributors: set[str] = set()
@@ -73,15 +73,15 @@ class PairwiseServer:
         self._sums = [MaskedSum(attempt.dimension, attempt.bits) for _ in range(attempt.uplinks)]
         self._list_digest = self._box_digest = b""
         self._survivors: tuple[str, ...] = ()
-        self._reconstruction: Reconstruction | None = None
+        self._reconstruction: SecretReconstruction | None = None
         self._is_unmasked = False
 
     def receive_keys(self, name: str, message: bytes) -> None:
-        """Take the message `Keys` of a site; WireError names the site if it is wrong."""
+        """Take the message `KeysMessage` of a site; WireError names the site if it is wrong."""
         self._take(_Phase.KEYS, name, message, self._take_keys, self._roster.keys)
 
     def _take_keys(self, name: str, message: bytes) -> None:
-        found = Keys.read(message)
+        found = KeysMessage.read(message)
         if found.name != name:
             raise WireError("expected the site's own name in its keys, got another one")
         keys.check_keys(found, self._roster, self._plan)
@@ -140,7 +140,7 @@ class PairwiseServer:
         return self._members
 
     def box(self, name: str) -> bytes:
-        """Return the message `Box` for a site that has sent shares; no more are taken.
+        """Return the message `BoxMessage` for a site that has sent shares; no more are taken.
 
         Raises:
             AbandonedError: Fewer sites than the threshold have sent shares.
@@ -150,7 +150,7 @@ class PairwiseServer:
             raise WireError(f"the site '{name}' has sent no shares, so there is no box for it")
         peers = [peer for peer in self._members if peer != name]
         sealed = tuple((peer, self._sealed[peer][name]) for peer in peers)
-        return Box(members=self._members, sealed=sealed).to_bytes()
+        return BoxMessage(members=self._members, sealed=sealed).to_bytes()
 
     def receive_input(self, name: str, message: bytes) -> None:
         """Add the message `Input` of a site to the sum; WireError names the site if it is wrong."""
@@ -204,7 +204,7 @@ class PairwiseServer:
         """
         signers = self._enough(self._signatures, "signatures")[: self._attempt.threshold]
         if self._phase is _Phase.SIGNATURES:
-            self._reconstruction = Reconstruction(
+            self._reconstruction = SecretReconstruction(
                 plan=self._plan,
                 entries=self._keys,
                 survivors=self._survivors,
@@ -217,7 +217,7 @@ class PairwiseServer:
         ).to_bytes()
 
     def receive_answer(self, name: str, message: bytes) -> bool:
-        """Take the message `Answer` of a site; WireError names the site if it is wrong.
+        """Take the message `AnswerMessage` of a site; WireError names the site if it is wrong.
 
         Returns:
             Whether all secrets are known, so that no more answers are needed.
@@ -226,7 +226,7 @@ class PairwiseServer:
         return self._answers().complete()
 
     def _take_answer(self, name: str, message: bytes) -> None:
-        self._answers().add(name, Answer.read(message))
+        self._answers().add(name, AnswerMessage.read(message))
 
     @property
     def disputes(self) -> tuple[tuple[str, str], ...]:
@@ -280,7 +280,7 @@ class PairwiseServer:
     def _dropped(self) -> tuple[str, ...]:
         return tuple(name for name in self._members if name not in self._contributors)
 
-    def _answers(self) -> Reconstruction:
+    def _answers(self) -> SecretReconstruction:
         if self._reconstruction is None:
             raise WireError("answers come after the quorum; make it first")
         return self._reconstruction

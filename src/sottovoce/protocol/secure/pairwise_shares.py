@@ -13,7 +13,7 @@ from sottovoce.core.errors import WireError
 from sottovoce.protocol.secure import pairwise_keys as keys
 from sottovoce.protocol.secure.encoding import labeled
 from sottovoce.protocol.secure.pairwise_keys import PAIRWISE
-from sottovoce.protocol.secure.pairwise_messages import Keys
+from sottovoce.protocol.secure.pairwise_messages import KeysMessage
 from sottovoce.protocol.secure.roster import TrustKey
 from sottovoce.protocol.secure.shamir import SECRET_BYTES, SHARE_BYTES, read_share, split_secret
 
@@ -34,7 +34,7 @@ class SharePair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchanges:
+class KeyExchanges:
     """What a site shares with each of its peers, by name.
 
     Attributes:
@@ -69,13 +69,13 @@ class OwnSecrets:
             seed=secrets.token_bytes(SECRET_BYTES),
         )
 
-    def announce(self, name: str, plan: bytes, rows: int, key: TrustKey) -> Keys:
+    def announce(self, name: str, plan: bytes, rows: int, key: TrustKey) -> KeysMessage:
         """Return the signed public keys and the commitment to the seed."""
         mask_key = keys.public_bytes(keys.mask_private_key(plan, name, self.mask_secret))
         commitment = keys.seed_commitment(plan, name, self.seed)
         channel_key = keys.public_bytes(self.channel)
         statement = name, channel_key, mask_key, commitment, rows
-        return Keys(
+        return KeysMessage(
             name=name,
             channel_key=channel_key,
             mask_key=mask_key,
@@ -84,11 +84,13 @@ class OwnSecrets:
             signature=key.sign(PAIRWISE, "keys", plan, *statement),
         )
 
-    def exchange_all(self, name: str, plan: bytes, entries: Mapping[str, Keys]) -> Exchanges:
+    def exchange_all(
+        self, name: str, plan: bytes, entries: Mapping[str, KeysMessage]
+    ) -> KeyExchanges:
         """Return the secrets shared with all peers; WireError if a key has low order."""
         mask = keys.mask_private_key(plan, name, self.mask_secret)
         peers = [entry for peer, entry in entries.items() if peer != name]
-        return Exchanges(
+        return KeyExchanges(
             channels={one.name: keys.exchange(self.channel, one.channel_key) for one in peers},
             masks={one.name: keys.exchange(mask, one.mask_key) for one in peers},
         )
@@ -108,7 +110,7 @@ class OwnSecrets:
 def seal_all(
     channels: Mapping[str, bytes],
     list_digest: bytes,
-    entries: Mapping[str, Keys],
+    entries: Mapping[str, KeysMessage],
     name: str,
     dealt: Mapping[str, SharePair],
 ) -> tuple[tuple[str, bytes], ...]:
@@ -125,7 +127,7 @@ def seal_all(
 def open_all(
     channels: Mapping[str, bytes],
     list_digest: bytes,
-    entries: Mapping[str, Keys],
+    entries: Mapping[str, KeysMessage],
     name: str,
     sealed: Sequence[tuple[str, bytes]],
 ) -> dict[str, SharePair]:

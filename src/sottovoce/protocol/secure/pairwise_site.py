@@ -21,11 +21,11 @@ from sottovoce.protocol.secure.attempt import Attempt
 from sottovoce.protocol.secure.pairwise_inputs import Boxed, Listed, check_within
 from sottovoce.protocol.secure.pairwise_keys import PAIRWISE
 from sottovoce.protocol.secure.pairwise_messages import (
-    Answer,
-    Box,
+    AnswerMessage,
+    BoxMessage,
     Input,
     KeyList,
-    Keys,
+    KeysMessage,
     Quorum,
     Shares,
     Survivors,
@@ -53,7 +53,7 @@ class _Memory:
     """What is forgotten at the end of an attempt."""
 
     secrets: OwnSecrets | None = None
-    own: Keys | None = None
+    own: KeysMessage | None = None
     listed: Listed | None = None
     boxed: Boxed | None = None
     survivors: tuple[str, ...] | None = None
@@ -131,7 +131,7 @@ class PairwiseSite:
             commit: Opens a transaction of the journal's file, for more writes in the same commit.
 
         Returns:
-            The message `Keys`.
+            The message `KeysMessage`.
 
         Raises:
             PolicyError: The threshold is below what the site's policy asks for.
@@ -199,7 +199,7 @@ class PairwiseSite:
         """Check a box before anything is computed for it; nothing is answered or charged.
 
         Args:
-            box: The message `Box`.
+            box: The message `BoxMessage`.
 
         Returns:
             The message `Input` if this box was answered before, else None.
@@ -214,7 +214,7 @@ class PairwiseSite:
 
     def _open_box(self, box: bytes) -> Boxed:
         listed = _known(self._memory.listed)
-        return inputs.open_box(Box.read(box), listed, self._name, self._attempt.threshold)
+        return inputs.open_box(BoxMessage.read(box), listed, self._name, self._attempt.threshold)
 
     def contribute(
         self,
@@ -226,7 +226,7 @@ class PairwiseSite:
         """Charge, then draw the codes and mask them.
 
         Args:
-            box: The message `Box`.
+            box: The message `BoxMessage`.
             charge: Charges the ledger for `charged_clients`; raises to refuse.
             draw: Returns the codes of each uplink, modulo 2^bits; called once, after the charge.
             transaction: Opens a transaction of the file in which both ledger and journal lie.
@@ -304,7 +304,7 @@ class PairwiseSite:
             quorum: The message `Quorum`.
 
         Returns:
-            The message `Answer`.
+            The message `AnswerMessage`.
 
         Raises:
             WireError: Not enough survivors have signed the same survivors.
@@ -321,7 +321,7 @@ class PairwiseSite:
             check_signature(public, signature, PAIRWISE, "survivors", boxed.digest, survivors)
         self._journal.advance(self._place, SIGNED, ANSWERED)
         dropped = [name for name in boxed.members if name not in survivors]
-        reply = Answer(
+        reply = AnswerMessage(
             seed_shares=tuple(boxed.held[name].seed for name in survivors),
             key_shares=tuple(boxed.held[name].mask_secret for name in dropped),
         ).to_bytes()

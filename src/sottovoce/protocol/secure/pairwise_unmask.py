@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sottovoce.core.errors import AbandonedError, WireError
 from sottovoce.protocol.secure import pairwise_keys as keys
 from sottovoce.protocol.secure.masks import MaskedSum
-from sottovoce.protocol.secure.pairwise_messages import Answer, Keys
+from sottovoce.protocol.secure.pairwise_messages import AnswerMessage, KeysMessage
 from sottovoce.protocol.secure.shamir import as_secret, read_share, weighted, weights_at
 
 _MOST_TRIES = 200  # Sets of answers that are tried for one secret, each time an answer comes.
@@ -36,7 +36,7 @@ class _Dealt:
     secret: bytes | None = field(default=None, repr=False)
 
 
-class Reconstruction:
+class SecretReconstruction:
     """The secrets that unmask a sum.
 
     Args:
@@ -51,7 +51,7 @@ class Reconstruction:
         self,
         *,
         plan: bytes,
-        entries: Mapping[str, Keys],
+        entries: Mapping[str, KeysMessage],
         survivors: Sequence[str],
         dropped: Sequence[str],
         threshold: int,
@@ -65,17 +65,17 @@ class Reconstruction:
         self._weights: dict[tuple[tuple[int, ...], int], list[int]] = {}
         self.disputes: set[tuple[str, str]] = set()
 
-    def _fits_seed(self, entry: Keys) -> Callable[[bytes], bool]:
+    def _fits_seed(self, entry: KeysMessage) -> Callable[[bytes], bool]:
         return lambda seed: keys.seed_commitment(self._plan, entry.name, seed) == entry.commitment
 
-    def _fits_key(self, entry: Keys) -> Callable[[bytes], bool]:
+    def _fits_key(self, entry: KeysMessage) -> Callable[[bytes], bool]:
         def fits(secret: bytes) -> bool:
             key = keys.mask_private_key(self._plan, entry.name, secret)
             return keys.public_bytes(key) == entry.mask_key
 
         return fits
 
-    def add(self, name: str, answer: Answer) -> None:
+    def add(self, name: str, answer: AnswerMessage) -> None:
         """Take the answer of a survivor.
 
         Raises:
@@ -177,9 +177,9 @@ def _found(dealt: _Dealt) -> bytes:
 
 def remove_masks(
     sums: Sequence[MaskedSum],
-    reconstruction: Reconstruction,
+    reconstruction: SecretReconstruction,
     *,
-    entries: Mapping[str, Keys],
+    entries: Mapping[str, KeysMessage],
     survivors: Sequence[str],
     dropped: Sequence[str],
     box_digest: bytes,

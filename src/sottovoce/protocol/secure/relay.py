@@ -108,7 +108,7 @@ class Relay(RelayIntake):
         self._state.overwrite_deleted()
         return self._answer(current, SUMMED)
 
-    def shuffled(self, now: int) -> bytes:
+    def shuffled_list(self, now: int) -> bytes:
         """Return all ciphertexts of a shuffle in the order of their bytes, without senders.
 
         Who sent which is deleted in the commit that writes the list.
