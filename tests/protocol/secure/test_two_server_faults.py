@@ -165,7 +165,7 @@ def shuffle_with_kill(world: World, killer: Killer) -> None:
             assert killer.killed == name
             continue
         again(world, world.relay.report, sent[name], OPENS)
-    listed = again(world, world.relay.shuffled, CLOSES)
+    listed = again(world, world.relay.shuffled_list, CLOSES)
     root = again(world, world.collector.root, listed)
     again(world, world.relay.root, root)
     for name, report in sent.items():
