@@ -164,7 +164,7 @@ def shuffle(federation: Federation, together: int, number: int, *, confirmed: bo
     }  # fmt: skip
     reports = list(sent.values())
     federation.send("relay: reports", lambda r: relay.reports(r, OPENS), reports, together)
-    listed = timed("relay: list", relay.shuffled, CLOSES)
+    listed = timed("relay: list", relay.shuffled_list, CLOSES)
     root = timed("collector: root", collector.root, listed)
     timed("relay: root", relay.root, root)
     batch = confirm(federation, clients, sent, together) if confirmed else None
