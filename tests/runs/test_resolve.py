@@ -130,8 +130,10 @@ def test_an_open_mechanism_is_one_that_the_channel_can_carry() -> None:
             )
         )
     )
-    assert resolved.spec.mechanism.kind == "clamped_sign"
-    assert "gaussian is left out: a secure sum reduces epsilon" in str(resolved.mechanism_choice)
+    summable = {"clamped_sign", "poisson_binomial", "discrete_gaussian"}
+    assert resolved.spec.mechanism.kind in summable
+    assert "per coordinate of the mean of 4 clients" in str(resolved.mechanism_choice)
+    assert "one bit is not enough" in str(resolved.mechanism_choice)
 
 
 def test_an_open_mechanism_needs_a_budget() -> None:

@@ -9,11 +9,11 @@ from sottovoce.core.domains import Domain, L2Ball
 from sottovoce.core.errors import ConfigError, ParameterError, UnknownNameError
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.release import ReleaseTerms
+from sottovoce.mechanisms.release import OnlySums, ReleaseTerms
 from sottovoce.planning.calibrate import CalibrationTarget, calibrate_cached
 from sottovoce.planning.candidates import PlanSetting
 from sottovoce.planning.plan import rank
-from sottovoce.runs.spec import GroupSpec, MechanismSpec, RunSpec
+from sottovoce.runs.spec import AUTO, GroupSpec, MechanismSpec, RunSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +219,7 @@ def _members(tables: Sequence[GroupSpec], clients: Sequence[str]) -> list[tuple[
 
 
 def choose_mechanism(
-    group: Group, spec: RunSpec, domain: L2Ball, terms: ReleaseTerms, *, rounds: int
+    group: Group, spec: RunSpec, domain: L2Ball, terms: ReleaseTerms, *, rounds: int, cohort: int
 ) -> tuple[Group, str]:
     """Choose the mechanism of a group that says "auto": that of least error at its budget.
 
@@ -229,6 +229,7 @@ def choose_mechanism(
         domain: The input domain of the group's client with the most records.
         terms: What an observer sees of a message, and the adjacency.
         rounds: The number of messages that a client sends, over which the budget must last.
+        cohort: The largest number of clients in a round.
 
     Returns:
         The group with the chosen mechanism, whose noise is not yet calibrated, and a text that says
@@ -254,10 +255,16 @@ def choose_mechanism(
         rounds=rounds,
         bits=given.get("bits"),
         exact=spec.randomness == "system",
+        summed_clients=cohort if isinstance(terms.visibility, OnlySums) else None,
     )
     ranking = rank(setting).best_of_each()
     best = ranking.choice
-    mechanism = MechanismSpec.model_validate({"kind": best.kind, **best.setting})
+    # What "auto" stands for in a sum follows from the number of clients, which only the plan knows.
+    given = {
+        name: best.parameters[name] if value == AUTO and setting.summed_clients else value
+        for name, value in best.setting.items()
+    }
+    mechanism = MechanismSpec.model_validate({"kind": best.kind, **given})
     return dataclasses.replace(group, mechanism=mechanism), ranking.explanation
 
 

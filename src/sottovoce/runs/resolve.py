@@ -187,7 +187,12 @@ def _calibrated(
         domains = dict.fromkeys(algorithm.domain(dimension, size) for size in sizes)
         if group.mechanism.kind == AUTO:
             group, reasons[group.where] = choose_mechanism(
-                group, spec, next(iter(domains)), terms, rounds=times * algorithm.uplinks
+                group,
+                spec,
+                next(iter(domains)),
+                terms,
+                rounds=times * algorithm.uplinks,
+                cohort=facts_of(spec.sampling.build(), len(clients)).largest_cohort,
             )
         found.append(
             calibrate_group(group, list(domains), rounds=times * algorithm.uplinks, terms=terms)

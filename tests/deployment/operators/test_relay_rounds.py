@@ -70,6 +70,7 @@ def test_the_sum_of_twenty_devices_is_that_of_their_codes(tmp_path: Path) -> Non
     assert "phone" not in logs
 
 
+@pytest.mark.slow
 def test_a_relay_that_is_killed_goes_on_with_every_report_that_it_has_accepted(
     tmp_path: Path,
 ) -> None:
@@ -116,6 +117,7 @@ def send_codes_again(device: DeviceFolder, codes: UnsignedCodes) -> bytes:
         )
 
 
+@pytest.mark.slow
 def test_a_shuffle_is_opened_once_enough_devices_have_confirmed(tmp_path: Path) -> None:
     operators = create_operators(tmp_path)
     devices = operators.devices(4)

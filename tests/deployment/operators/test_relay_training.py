@@ -183,6 +183,7 @@ def test_clients_of_a_relay_train_with_shuffled_seeds_of_sixteen_bytes(tmp_path:
     assert "shuffler by two servers: trusted not to work together" in result["guarantee"]
 
 
+@pytest.mark.slow
 def test_a_client_whose_policy_is_stricter_answers_nothing(tmp_path: Path) -> None:
     operators = create_operators(tmp_path)
     nodes = nodes_of(operators, honest=3)

@@ -83,6 +83,7 @@ def resident_bytes(pid: int) -> int:
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="reads the size of a process from /proc")
+@pytest.mark.slow
 def test_a_client_that_does_not_read_takes_little_memory(tmp_path: Path) -> None:
     with serving(tmp_path) as (pid, address), contextlib.ExitStack() as stack:
         asked(address, stack)

@@ -187,7 +187,10 @@ def variants(registration: Registration) -> tuple[Parameters, ...]:
 
 
 def describe_mechanisms() -> list[dict[str, Any]]:
-    """Return descriptions of all mechanisms that can be calibrated, as plain data for the page."""
+    """Return descriptions of all mechanisms that can be calibrated, as plain data for the page.
+
+    Mechanisms that planning tries for secure sums only are left out.
+    """
     return [
         {
             "kind": one.kind,
@@ -202,7 +205,7 @@ def describe_mechanisms() -> list[dict[str, Any]]:
             "sampling_grade": one.sampling,
         }
         for one in registry.registrations()
-        if one.calibrated_parameter is not None
+        if one.calibrated_parameter is not None and one.settings
     ]
 
 
