@@ -242,7 +242,17 @@ def test_a_channel_may_not_say_what_follows_from_its_visibility() -> None:
         def serves(self, clients: int) -> bool:
             return True
 
-    for channel, said in ((Posing, "hides_sender"), (Serving, "hides_sender, serves")):
+    class Trusted(Channel):
+        """With fewer messages than are charged, and no need for trust in the server."""
+
+        most_colluders, trusts_server, is_cryptographic = -5, False, False
+
+    told = (
+        (Posing, "hides_sender"),
+        (Serving, "hides_sender, serves"),
+        (Trusted, "most_colluders, trusts_server, is_cryptographic"),
+    )
+    for channel, said in told:
         with pytest.raises(PluginError, match=f"defines {said}, which must follow"):
             register_channel("posing", summary="a toy")(channel)
 

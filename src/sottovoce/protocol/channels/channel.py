@@ -489,7 +489,7 @@ def register_channel(kind: str, *, summary: str) -> Callable[[C], C]:
 
 _TRAITS = (
     *("shows_each", "only_sums", "hides_sender", "noise_at_server", "fewest_messages", "serves"),
-    "facts",
+    *("facts", "most_colluders", "trusts_server", "is_cryptographic"),
 )
 
 
