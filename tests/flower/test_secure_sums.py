@@ -70,7 +70,7 @@ LIES = {
     "second quorum": ("answer", "not open|another message"),
     "the same attempt again": ("open", "begun before"),
     "an earlier round": ("open", "begun before"),
-    "a lower threshold": ("open", "'honest' is 2|at least 2"),
+    "a lower threshold": ("open", "'honest' is 2|from 2 to|at least 2"),
     "another protocol": ("open", "trust_server|differs"),
     "a message without masks": ("open", "no message outside of that protocol"),
     "an attempt on another channel": ("open", "the run's channel is 'direct'"),
