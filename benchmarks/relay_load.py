@@ -175,11 +175,11 @@ def _measure_collector(federation: Federation) -> None:
     announcement, _ = unpack_announcement(federation.announcement)
     found = Announcement.read(announcement)
     with open_desk(federation.relay) as desk:
-        frozen = desk.answer(Route.FROZEN, "", b"", float(found.closes))
+        frozen = desk.answer(Route.FROZEN, b"", float(found.closes))
         began = time.process_time()
         accepted = federation.party.accept(frozen)
         opened = time.process_time()
-        summed = desk.answer(Route.ACCEPTED, "", accepted, float(found.closes))
+        summed = desk.answer(Route.ACCEPTED, accepted, float(found.closes))
         middle = time.process_time()
         federation.party.release(summed)
         ended = time.process_time()

@@ -31,23 +31,23 @@ class Desk:
     largest_report = 0
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Route, str, bytes]] = []
+        self.asked: list[tuple[Route, bytes]] = []
         self.batches: list[list[bytes]] = []
 
-    def answer(self, route: Route, of: str, body: bytes, now: float) -> bytes:
-        self.asked.append((route, of, body))
+    def answer(self, route: Route, body: bytes, now: float) -> bytes:
+        self.asked.append((route, body))
         if body == b"fail":
             raise RuntimeError("phone-1 has failed")
         if body == b"wrong":
             raise WireError("expected something else")
         return b"content"
 
-    def reports(self, bodies: Sequence[bytes], now: float) -> list[HttpRefusal | None]:
+    def reports(self, bodies: Sequence[bytes], now: float) -> list[bytes | HttpRefusal]:
         self.batches.append(list(bodies))
         time.sleep(0.05)
-        return [None for _ in bodies]
+        return [b"" for _ in bodies]
 
-    take_confirmations = reports
+    roots = take_confirmations = reports
 
 
 def ask(desk: Desk, *requests: tuple[str, bytes, dict[str, str]]) -> list[tuple[int, bytes]]:
@@ -137,7 +137,7 @@ def test_what_is_no_request_of_a_device_is_refused_before_it_is_read() -> None:
 def test_only_requests_that_the_collector_signed_now_are_answered() -> None:
     desk, route = Desk(), Route.ACCEPTED
     assert one(desk, route, b"body", **signed(route, b"body")) == (200, b"content")
-    assert desk.asked == [(route, "", b"body")]
+    assert desk.asked == [(route, b"body")]
     late = time.time() - CLOCK_SECONDS - 10.0
     for headers in (
         {},
@@ -169,7 +169,7 @@ def test_a_refusal_of_the_protocol_is_told_with_its_reason() -> None:
 
 def test_a_long_answer_is_sent_in_parts() -> None:
     class Large(Desk):
-        def answer(self, route: Route, of: str, body: bytes, now: float) -> bytes:
+        def answer(self, route: Route, body: bytes, now: float) -> bytes:
             return bytes(range(256)) * 4096
 
     status, content = one(Large(), Route.ANNOUNCEMENT)

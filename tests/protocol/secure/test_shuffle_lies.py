@@ -274,14 +274,17 @@ def test_the_relay_takes_confirmations_of_registered_clients_for_its_root(world:
     shuffle = shuffle_in(world)
     world.relay.root(world.collector.root(world.relay.shuffled_list(CLOSES)))
     honest = world.confirm(shuffle.clients["client-000"], shuffle.reports["client-000"])
-    for lie in (
-        dataclasses.replace(Confirmation.read(honest), name="client-001"),
-        dataclasses.replace(Confirmation.read(honest), name="stranger"),
-        dataclasses.replace(Confirmation.read(honest), signature=bytes(64)),
-    ):
-        with pytest.raises(WireError):
-            world.relay.confirmation(lie.to_bytes())
+    read = Confirmation.read(honest)
+    with pytest.raises(WireError, match="registered"):
+        world.relay.confirmation(dataclasses.replace(read, name="stranger").to_bytes())
+    forged = dataclasses.replace(read, signature=bytes(64)).to_bytes()
+    assert world.relay.confirmation(forged) == RECEIPT  # Nobody has checked it yet,
+    assert world.relay.confirmation(honest) == RECEIPT  # and the client's own takes its place.
+    with pytest.raises(WireError):
+        world.relay.confirmation(forged)
     assert world.relay.confirmation(honest) == RECEIPT
+    kept = Confirmations.read(world.relay.confirmations(CONFIRM_BY)).entries
+    assert [(one.name, signature) for one, signature in kept] == [(read.name, read.signature)]
     batch = world.relay.confirmations(CONFIRM_BY)
     assert world.relay.confirmations(CONFIRM_BY) == batch
     with pytest.raises(WireError, match="over"):

@@ -2,8 +2,8 @@
 
 All work with the relay's state is done by one thread, so that there is one order of events. Reports
 that arrive while the thread is busy are handed to it together, and one durable commit accepts all
-of them; so it is with confirmations. Nothing is logged but the type and the place of an unforeseen
-error: no name, no address, no time of a client.
+of them; so it is with confirmations and with questions for a root. Nothing is logged but the type
+and the place of an unforeseen error: no name, no address, no time of a client.
 """
 
 import asyncio
@@ -65,50 +65,54 @@ class RelayDesk(Protocol):
     def largest_report(self) -> int:
         """Largest number of bytes of a report of the announced attempt."""
 
-    def answer(self, route: Route, of: str, body: bytes, now: float) -> bytes:
-        """Return the content of the answer to any request but a report or a confirmation."""
+    def answer(self, route: Route, body: bytes, now: float) -> bytes:
+        """Return the content of the answer to a request of a kind that is answered one by one."""
 
-    def reports(self, bodies: Sequence[bytes], now: float) -> Sequence[HttpRefusal | None]:
-        """Take reports in one durable commit; return why each is refused, None if it is not."""
+    def reports(self, bodies: Sequence[bytes], now: float) -> Sequence[bytes | HttpRefusal]:
+        """Take reports in one durable commit; return nothing for each, or why it is refused."""
+
+    def roots(self, leaves: Sequence[bytes], now: float) -> Sequence[bytes | HttpRefusal]:
+        """Return root and path of each leaf, in hexadecimal digits, or why there is none."""
 
     def take_confirmations(
         self, bodies: Sequence[bytes], now: float
-    ) -> Sequence[HttpRefusal | None]:
-        """Take confirmations in one durable commit; return why each is refused, or None."""
+    ) -> Sequence[bytes | HttpRefusal]:
+        """Take confirmations in one durable commit; return nothing, or why each is refused."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
     body: bytes
-    done: "asyncio.Future[HttpRefusal | None]"
+    done: "asyncio.Future[bytes | HttpRefusal]"
 
 
-class _GroupCommits:
+class _Group:
     """Messages of one kind that wait for the relay's thread, which takes them together.
 
     Args:
         thread: The relay's thread.
-        take: Takes messages at a time in one durable commit, as `RelayDesk.reports` does.
+        take: Takes several messages at a time, as `RelayDesk.reports` does.
     """
 
     def __init__(
         self,
         thread: ThreadPoolExecutor,
-        take: Callable[[Sequence[bytes], float], Sequence[HttpRefusal | None]],
+        take: Callable[[Sequence[bytes], float], Sequence[bytes | HttpRefusal]],
     ) -> None:
         self._thread, self._take = thread, take
         self._waiting: list[_Waiting] = []
         self._wake = asyncio.Event()
         self._passing: asyncio.Task[None] | None = None
 
-    async def add(self, body: bytes) -> None:
-        """Wait until a message is on disk, or raise the HttpRefusal of it."""
+    async def add(self, body: bytes) -> bytes:
+        """Wait until a message is taken, and return the answer or raise the HttpRefusal of it."""
         waiting = _Waiting(body, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._wake.set()
-        refusal = await waiting.done
-        if refusal is not None:
-            raise refusal
+        outcome = await waiting.done
+        if isinstance(outcome, HttpRefusal):
+            raise outcome
+        return outcome
 
     def start(self) -> None:
         """Begin to pass messages on."""
@@ -149,8 +153,9 @@ class RelayApplication:
         self._desk = desk
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._groups = {
-            Route.REPORT: _GroupCommits(self._thread, desk.reports),
-            Route.CONFIRM: _GroupCommits(self._thread, desk.take_confirmations),
+            Route.REPORT: _Group(self._thread, desk.reports),
+            Route.ROOT_OF: _Group(self._thread, desk.roots),
+            Route.CONFIRM: _Group(self._thread, desk.take_confirmations),
         }
         # Devices never take the space of the collector, whose requests are signed.
         self._devices, self._collectors = Arrivals(_WAITING_BYTES), Arrivals(COLLECTOR_BYTES)
@@ -193,11 +198,10 @@ class RelayApplication:
             body = await _read(arrival, receive)
             if expected is not None and hashlib.sha256(body).digest() != expected:
                 raise HttpRefusal(HTTPStatus.FORBIDDEN, "the body is not the one that was signed")
-            if route not in self._groups:
-                content: bytes = await self._work(self._desk.answer, route, of, body, now)
-                return content
-            await self._groups[route].add(body)
-            return b""
+            if route in self._groups:
+                return await self._groups[route].add(of or body)
+            content: bytes = await self._work(self._desk.answer, route, body, now)
+            return content
 
     def _check_collector(
         self, route: Route, headers: Mapping[bytes, bytes], length: int, now: float
@@ -245,14 +249,14 @@ def status_of(error: SottovoceError) -> HTTPStatus:
     return HTTPStatus.BAD_REQUEST if isinstance(error, WireError) else HTTPStatus.CONFLICT
 
 
-def _route(scope: Scope) -> tuple[Route, str]:
-    """Return the route of a request, and the name that follows its path."""
+def _route(scope: Scope) -> tuple[Route, bytes]:
+    """Return the route of a request, and what follows its path."""
     asked = f"{scope['method']} {scope['path']}"
     found = _EXACT.get(asked)
     if found is not None:
-        return found, ""
+        return found, b""
     if asked.startswith(Route.ROOT_OF):
-        return Route.ROOT_OF, asked.removeprefix(Route.ROOT_OF)
+        return Route.ROOT_OF, asked.removeprefix(Route.ROOT_OF).encode()
     raise HttpRefusal(HTTPStatus.NOT_FOUND, "a relay has no such path")
 
 

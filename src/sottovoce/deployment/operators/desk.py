@@ -64,29 +64,45 @@ class Desk:
             vectors = current.attempt.uplinks * two_server_messages.vector_bytes(current)
         return _HEAD_BYTES + current.ciphertext_bytes + vectors
 
-    def reports(self, bodies: Sequence[bytes], now: float) -> list[HttpRefusal | None]:
-        """Take reports in one durable commit; return why each is refused, None if it is not."""
+    def reports(self, bodies: Sequence[bytes], now: float) -> list[bytes | HttpRefusal]:
+        """Take reports in one durable commit; return nothing for each, or why it is refused."""
         found = self._relay.reports(bodies, int(now))
         return [
-            self._refusal(body, outcome, now) if isinstance(outcome, WireError) else None
+            self._refusal(body, outcome, now) if isinstance(outcome, WireError) else b""
             for body, outcome in zip(bodies, found, strict=True)
         ]
 
-    def take_confirmations(self, bodies: Sequence[bytes], now: float) -> list[HttpRefusal | None]:
-        """Take confirmations in one durable commit; return why each is refused, or None."""
+    def roots(self, leaves: Sequence[bytes], now: float) -> list[bytes | HttpRefusal]:
+        """Return root and path of each leaf, in hexadecimal digits, or why there is none."""
+        found = list[bytes | WireError]()
+        for leaf in leaves:
+            try:
+                found.append(self._relay.root_for(_leaf(leaf)))
+            except WireError as error:
+                found.append(error)
+        return self._explained(found, Route.ROOT_OF, now)
+
+    def take_confirmations(self, bodies: Sequence[bytes], now: float) -> list[bytes | HttpRefusal]:
+        """Take confirmations in one durable commit; return nothing, or why each is refused."""
         try:
             found = self._relay.take_confirmations(bodies)
         except WireError as error:
             found = [error for _ in bodies]
-        is_early = now < self._earliest(Route.CONFIRM)
+        taken = [one if isinstance(one, WireError) else b"" for one in found]
+        return self._explained(taken, Route.CONFIRM, now)
+
+    def _explained(
+        self, outcomes: Sequence[bytes | WireError], route: Route, now: float
+    ) -> list[bytes | HttpRefusal]:
+        is_early = now < self._earliest(route)
         status = HTTPStatus.TOO_EARLY if is_early else HTTPStatus.BAD_REQUEST
         return [
-            HttpRefusal(status, str(outcome)) if isinstance(outcome, WireError) else None
-            for outcome in found
+            HttpRefusal(status, str(each)) if isinstance(each, WireError) else each
+            for each in outcomes
         ]
 
-    def answer(self, route: Route, of: str, body: bytes, now: float) -> bytes:
-        """Return the content of the answer to any request but a report or a confirmation.
+    def answer(self, route: Route, body: bytes, now: float) -> bytes:
+        """Return the content of the answer to a request of a kind that is answered one by one.
 
         Raises:
             HttpRefusal: It is too early.
@@ -99,8 +115,6 @@ class Desk:
                     return self._announcement()
                 case Route.REGISTER:
                     relay.register(body, seconds)
-                case Route.ROOT_OF:
-                    return relay.root_for(_leaf(of))
                 case Route.ANNOUNCE:
                     self._announce(body, seconds)
                 case Route.FROZEN:
@@ -170,9 +184,9 @@ class Desk:
         return HttpRefusal(HTTPStatus.BAD_REQUEST, str(error))
 
 
-def _leaf(text: str) -> bytes:
+def _leaf(digits: bytes) -> bytes:
     try:
-        return bytes.fromhex(text)
+        return bytes.fromhex(digits.decode())
     except ValueError:
         raise WireError("expected the digest of a ciphertext in hexadecimal digits") from None
 

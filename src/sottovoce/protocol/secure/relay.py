@@ -188,6 +188,10 @@ class Relay(RelayIntake):
     def take_confirmations(self, confirmations: Sequence[bytes]) -> list[bytes | WireError]:
         """Take several confirmations in one commit.
 
+        The first of a client is kept unchecked, because the collector checks each of them. Another
+        one in the same name takes its place only if the client has signed it, so that nobody can
+        confirm in a client's place, or prevent it.
+
         Args:
             confirmations: What clients sent.
 
@@ -198,25 +202,27 @@ class Relay(RelayIntake):
         if self._state_of(current) != ROOTED:
             error = WireError("there is no root yet, or confirmations are over")
             return [error for _ in confirmations]
-        root, rows, answers = Root.read(self._root_of(current)), [], list[bytes | WireError]()
-        for content in confirmations:
-            try:
-                rows.append(self._checked_confirmation(current, root, content))
-                answers.append(RECEIPT)
-            except WireError as refused:
-                answers.append(refused)
+        root, answers = Root.read(self._root_of(current)), list[bytes | WireError]()
         with self._state.transaction():
-            self._state.execute_many("INSERT OR IGNORE INTO confirmations VALUES (?, ?)", rows)
+            for content in confirmations:
+                try:
+                    self._take_confirmation(current, root, Confirmation.read(content))
+                    answers.append(RECEIPT)
+                except WireError as refused:
+                    answers.append(refused)
         return answers
 
-    def _checked_confirmation(
-        self, current: Announcement, root: Root, content: bytes
-    ) -> tuple[str, bytes]:
-        found = Confirmation.read(content)
-        statement = shuffle_messages.confirmation_statement(root, found.name)
+    def _take_confirmation(self, current: Announcement, root: Root, found: Confirmation) -> None:
         key = self._admitted(current, found.name).key
-        check_signature(key, found.signature, SHUFFLER, "confirmation", *statement)
-        return found.name, found.signature
+        known = self._state.all("SELECT signature FROM confirmations WHERE name = ?", (found.name,))
+        if known == [(found.signature,)]:
+            return
+        if known:
+            statement = shuffle_messages.confirmation_statement(root, found.name)
+            check_signature(key, found.signature, SHUFFLER, "confirmation", *statement)
+        self._state.execute(
+            "REPLACE INTO confirmations VALUES (?, ?)", (found.name, found.signature)
+        )
 
     def confirmations(self, now: int) -> bytes:
         """Return all confirmations at once, sorted by name, at the announced time or later.
