@@ -455,9 +455,12 @@ def test_polls_are_frequent_at_first_and_rarer_later(make: Make) -> None:
     assert len(pauses) < 150
 
 
-def test_a_round_waits_for_the_fewest_it_needs(make: Make) -> None:
-    patience = dataclasses.replace(PATIENCE, minimum_replies=4)
-    setting = make(patience=patience)
+@pytest.mark.parametrize("asked_by", ["spec", "channel"])
+def test_a_round_waits_for_the_fewest_it_needs(make: Make, asked_by: str) -> None:
+    if asked_by == "spec":
+        setting = make(patience=dataclasses.replace(PATIENCE, minimum_replies=4))
+    else:
+        setting = make(**CASES["secure sum"] | {"channel": SecureSum(minimum_clients=4)})
     setting.post.offline = {"site-0", "site-1", "site-2"}
     back = [("site-0", 1010.0), ("site-1", 1050.0)]
 

@@ -122,7 +122,7 @@ class MaskedRounds(RemoteRounds):
         up, down = bytes_between(before, self.post.traffic()) or (talk.bytes_up, talk.bytes_down)
         return ServedRound(
             servers=found,
-            enough=bool(found) and found[0].received >= self.patience.minimum_replies,
+            enough=bool(found) and found[0].received >= self.needed,
             total_bytes_up=up,
             total_bytes_down=down,
             replies_dropped=talk.dropped,

@@ -88,8 +88,8 @@ class RemoteRounds(ChargedRounds):
         """Run round `number` with the clients of these indices, and return its sum.
 
         It ends with enough replies or at the deadline, and every client that is asked is charged.
-        If fewer than `minimum_replies` clients are reachable, none is asked or charged. Raises
-        DeploymentError after `idle_rounds` rounds in a row with fewer than `minimum_replies`.
+        If fewer clients than `needed` are reachable, none is asked or charged. Raises
+        DeploymentError after `idle_rounds` rounds in a row with fewer replies.
         """
         self._progress.round_started = self.clock()
         # Not super(): a dataclass with slots is a new class, and super() would refer to the old
@@ -102,12 +102,11 @@ class RemoteRounds(ChargedRounds):
     def _reachable(self, cohort: Sequence[int]) -> Sequence[int]:
         """Return the clients that can be asked.
 
-        Waits for `minimum_replies` clients for at most half of the round's time. If fewer come,
+        Waits for as many clients as a round needs for at most half of its time. If fewer come,
         none is asked: the round could not count, but would be charged. The other half is for
         replies, since a client that is asked too late is charged for a reply that does not count.
         """
-        names = [self.parts[i].client for i in cohort]
-        needed = self.patience.minimum_replies
+        names, needed = [self.parts[i].client for i in cohort], self.needed
         while True:
             reached = self.post.reachable(names)
             half = self.patience.deadline_seconds / 2.0
@@ -118,6 +117,11 @@ class RemoteRounds(ChargedRounds):
                     return []
                 return [i for i in cohort if self.parts[i].client in reached]
             self.pause(POLL_SECONDS[-1])
+
+    @property
+    def needed(self) -> int:
+        """The fewest replies of a round that counts: the spec's, or more if the channel asks it."""
+        return max(self.patience.minimum_replies, self.channel.fewest_messages)
 
     def seconds_left(self) -> float:
         """Return the seconds until the round's deadline."""
@@ -151,7 +155,7 @@ class RemoteRounds(ChargedRounds):
         up, down = bytes_between(before, self.post.traffic()) or (inbox.total_bytes, sent_bytes)
         return ServedRound(
             servers=servers,
-            enough=inbox.received >= self.patience.minimum_replies,
+            enough=inbox.received >= self.needed,
             total_bytes_up=up,
             total_bytes_down=down,
             replies_dropped=inbox.dropped,
@@ -186,7 +190,7 @@ class RemoteRounds(ChargedRounds):
 
     def _count_idle(self, number: int, received: int) -> None:
         """Raise DeploymentError after too many rounds without replies, with the reasons."""
-        if received >= self.patience.minimum_replies:
+        if received >= self.needed:
             self._progress.idle_rounds = 0
             self._progress.reasons.clear()
             return
@@ -194,7 +198,7 @@ class RemoteRounds(ChargedRounds):
         if self._progress.idle_rounds >= self.patience.idle_rounds:
             raise DeploymentError(
                 f"{self._progress.idle_rounds} rounds in a row, up to round {number}, brought "
-                f"fewer than {self.patience.minimum_replies} replies; "
+                f"fewer than {self.needed} replies; "
                 f"{printable_text.format_reasons(self._progress.reasons)}if sites refused, lower "
                 "privacy.epsilon or ask the sites to allow more; otherwise check the sites' logs. "
                 "Then resume the run"

@@ -437,7 +437,8 @@ class DeploymentSpec(Section):
         wait_seconds: How long the start waits until all clients are online.
         oversampling: Ask this many times as many clients as the sampling says, and close the round
             when 1/oversampling of them have answered.
-        minimum_replies: A round with fewer replies does not change the model.
+        minimum_replies: A round with fewer replies does not change the model. A channel that needs
+            more messages asks for more replies.
         idle_rounds: The run stops after this many rounds in a row with fewer replies than
             `minimum_replies`; it can be resumed.
     """
