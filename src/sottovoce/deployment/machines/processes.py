@@ -223,7 +223,8 @@ def _end(_number: int, _frame: object) -> None:
 
 
 _LOCK_SECONDS = 2.0
-_STOP_SECONDS = 60.0
+_STOP_SECONDS = 90.0
+_REPEAT_SECONDS = 20.0  # Python loses a signal that arrives while it deletes an object.
 _LOG_NAME = "keeper.log"
 
 Announce = Callable[[dict[str, Any]], None]
@@ -326,17 +327,20 @@ def start_in_background(
 def stop_supervisor(folder: Path) -> bool:
     """Stop the link or node that runs in `folder`, and wait; return False if none was running.
 
-    Raises DeploymentError if it has not ended after 60 seconds.
+    Raises DeploymentError if it has not ended after 90 seconds.
     """
     state = state_of(folder)
     if state is None:
         return False
     with _process(state["pid"]) as process:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(state["pid"], signal.SIGTERM)
-        deadline = time.monotonic() + _STOP_SECONDS
+        asked = time.monotonic()
+        deadline = asked + _STOP_SECONDS
         # A supervisor releases the lock shortly before it ends.
         while state_of(folder) is not None or _is_alive(process):
+            if time.monotonic() >= asked:
+                asked += _REPEAT_SECONDS
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(state["pid"], signal.SIGTERM)
             if time.monotonic() > deadline:
                 raise DeploymentError(
                     f"process {state['pid']} has not ended after {_STOP_SECONDS:.0f} seconds; "

@@ -189,7 +189,7 @@ class Relay(RelayIntake):
         """Take several confirmations in one commit.
 
         The first of a client is kept unchecked, because the collector checks each of them. Another
-        one in the same name takes its place only if the client has signed it, so that nobody can
+        one in the same name takes its place only if the client has signed it, so that no one can
         confirm in a client's place, or prevent it.
 
         Args:
