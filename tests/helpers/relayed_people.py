@@ -1,11 +1,11 @@
-"""A relay, its collector and clients with tables of people in one process, with a clock of its own."""
+"""A relay, its collector, and clients with people in one process, with a clock of its own."""
 
 import contextlib
 import dataclasses
 import json
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from two_operators import Operators, create_operators
 
 from sottovoce.analytics.question import Question, to_json
 from sottovoce.core.adjacency import Unit
-from sottovoce.core.errors import SottovoceError
+from sottovoce.core.errors import DeploymentError, SottovoceError
 from sottovoce.deployment.operators import (
     collecting,
     device,
@@ -82,27 +82,29 @@ def write_policy(one: DeviceFolder, **changes: Any) -> None:
 
 @dataclasses.dataclass
 class DeskCalls:
-    """Calls of a relay in the same process; `sent` has every body."""
+    """Calls of a relay in the same process."""
 
     desk: Desk
-    now: Callable[[], float]
-    sent: list[tuple[Route, bytes]]
+    people: "RelayedPeople"
 
     def ask(
         self, route: Route, body: bytes = b"", *, of: str = "", authorization: str = ""
     ) -> bytes:
-        self.sent.append((route, body))
+        self.people.sent.append((route, body))
+        if route is Route.REPORT and self.people.lost:
+            self.people.lost -= 1
+            raise DeploymentError("the cable is out")
         assert not authorization or route is not Route.REPORT
         try:
             if route is Route.HEALTH:
                 return b"ok"
             if route in (Route.REPORT, Route.CONFIRM):
                 take = self.desk.reports if route is Route.REPORT else self.desk.take_confirmations
-                (refusal,) = take([body], self.now())
+                (refusal,) = take([body], self.people.now)
                 if refusal is not None:
                     raise refusal
                 return b""
-            return self.desk.answer(route, of, body, self.now())
+            return self.desk.answer(route, of, body, self.people.now)
         except HttpRefusal as refusal:
             raise RefusedError(refusal.status, str(refusal)) from None
         except SottovoceError as error:
@@ -115,12 +117,7 @@ class DeskCalls:
 class RelayedPeople:
     """Two operators and clients who answer while the collector waits.
 
-    Args:
-        folder: Where everybody's files are.
-        tables: The people of each client.
-        desk: The relay.
-        patch: Replaces the clock and the connections.
-        policy: Changes of every client's policy.
+    `sent` has what was sent to the relay, `told` what each client said last.
     """
 
     def __init__(
@@ -134,11 +131,13 @@ class RelayedPeople:
         self.operators, self.now = operators, time.time()
         self.sent: list[tuple[Route, bytes]] = []
         self.told: dict[str, str] = {}
-        self._calls = cast(RelayCalls, DeskCalls(desk, lambda: self.now, self.sent))
+        self.lost = 0  # How many of the next reports do not reach the relay.
+        self._calls = cast(RelayCalls, DeskCalls(desk, self))
         clock = types.SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now)
         for module in (collecting, device, participant, relay_answers):
             patch.setattr(module, "time", clock)
         patch.setattr(relay_asking, "open_collector", self._open_collector)
+        patch.setattr(relay_asking, "reach_relay", lambda _: None)
         self.devices = people_of(operators, tables, **policy)
         self.participants = {one.name: self._participant(one) for one in self.devices}
         self._asked = 0
@@ -156,8 +155,8 @@ class RelayedPeople:
             yield link
 
     def wait(self, seconds: float) -> None:
-        """Let all clients look at the relay, and then let time pass."""
-        for name, one in self.participants.items():
+        """Let all clients look at the relay a few times, and then let time pass."""
+        for name, one in [*self.participants.items()] * 3:
             try:
                 told = one.look()
             except SottovoceError as error:
@@ -166,13 +165,10 @@ class RelayedPeople:
                 self.told[name] = told
         self.now += seconds
 
-    def ask(self, question: Question, channel: str, **changes: Any) -> dict[str, Any]:
+    def ask(self, asked: Question, by: str, **changes: Any) -> dict[str, Any]:
         self._asked += 1
-        return ask_through_relay(
-            self.operators.collector,
-            self.folder(),
-            **{"question": to_json(question), "about": "age", "channel": channel} | changes,
-        )
+        given = {"question": to_json(asked), "about": "age", "channel": by, **changes}
+        return ask_through_relay(self.operators.collector, self.folder(), **given)
 
     def folder(self) -> Path:
         """The folder of the newest question."""

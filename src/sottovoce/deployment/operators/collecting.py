@@ -62,10 +62,6 @@ class CollectorLink:
         self._wait = wait
         self._announced: Announcement | None = None
 
-    def check_relay(self) -> None:
-        """Raise DeploymentError unless the relay answers."""
-        self._calls.ask(Route.HEALTH)
-
     def announce(
         self, attempt: Attempt, content: bytes, window: ReportWindow, *, payload_bytes: int = 0
     ) -> Announcement:

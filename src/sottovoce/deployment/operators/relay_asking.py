@@ -32,6 +32,7 @@ from sottovoce.deployment.asking import ESTIMATE_NAME, QUESTION_NAME, run_name
 from sottovoce.deployment.masked_answers import masked_question_charge
 from sottovoce.deployment.masked_questions import check_countable
 from sottovoce.deployment.operators.calls import RefusedError
+from sottovoce.deployment.operators.checks import reach_relay
 from sottovoce.deployment.operators.collecting import CollectorLink, ReportWindow, open_collector
 from sottovoce.deployment.operators.folders import CollectorFolder
 from sottovoce.deployment.operators.relay_orders import EVERYONE, pack_question
@@ -157,7 +158,7 @@ def ask_through_relay(
     content = pack_question(request)
     with open_collector(collector) as link:
         attempt = relayed_attempt(request, asked, PROTOCOLS[channel], link.keys, content)
-        link.check_relay()
+        reach_relay(collector.operators)  # Before anything is charged.
         _begin(folder, request, asked, terms, channel)
         window = _window(collector, channel, deadline_seconds)
         found = _collected(link, asked, attempt, content, window)
