@@ -38,7 +38,7 @@ def _worst_delta(question: HistogramQuestion, rows: Sequence[Sequence[int]], eps
     return worst
 
 
-@pytest.mark.parametrize("delta", [0.15, 0.05])
+@pytest.mark.parametrize("delta", [pytest.param(0.15, marks=pytest.mark.slow), 0.05])
 def test_counts_with_secret_rows_cost_no_more_than_is_charged(delta: float) -> None:
     question = _question()
     epsilon = privacy_spent(question.event_among(PEOPLE), delta).epsilon
