@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from two_operators import Operators, create_operators
 
@@ -54,7 +55,7 @@ POLICY: dict[str, Any] = {
 def people_of(
     operators: Operators, tables: Mapping[str, Sequence[object]], **policy: Any
 ) -> list[DeviceFolder]:
-    """Make admitted clients with a policy, each of which has a column 'age' of its own people."""
+    """Make admitted clients with a policy, each of which has a table of its own people."""
     made = [
         create_device(
             operators.folder / name,
@@ -69,15 +70,24 @@ def people_of(
         admit(operator, [one.admission_path for one in made])
     for one in made:
         write_policy(one, **policy)
-        rows = "".join(f"{value}\n" for value in tables[one.name])
-        (one.folder / "people.csv").write_text(f"age\n{rows}")
+        write_people(one, tables[one.name])
     return made
+
+
+def write_people(one: DeviceFolder, values: Sequence[object]) -> None:
+    """Write a client's table: its people's numbers or words, or the places of both columns."""
+    rows = [value if isinstance(value, np.ndarray) else (value, value) for value in values]
+    lines = ["age,longitude", *(f"{first},{second}" for first, second in rows)]
+    (one.folder / "people.csv").write_text("\n".join(lines) + "\n")
 
 
 def write_policy(one: DeviceFolder, **changes: Any) -> None:
     lines = [f"{key} = {json.dumps(value)}" for key, value in (POLICY | changes).items()]
-    column = ["[columns.age]", 'csv = "people.csv"', 'column = "age"']
-    one.site_file.write_text("\n".join([f'name = "{one.name}"', "[policy]", *lines, *column]))
+    columns = [
+        *("[columns.age]", 'csv = "people.csv"', 'column = "age"'),
+        *("[columns.home]", 'csv = "people.csv"', 'latitude = "age"', 'longitude = "longitude"'),
+    ]
+    one.site_file.write_text("\n".join([f'name = "{one.name}"', "[policy]", *lines, *columns]))
 
 
 @dataclasses.dataclass
@@ -167,7 +177,8 @@ class RelayedPeople:
 
     def ask(self, asked: Question, by: str, **changes: Any) -> dict[str, Any]:
         self._asked += 1
-        given = {"question": to_json(asked), "about": "age", "channel": by, **changes}
+        about = "home" if asked.kind == "location" else "age"
+        given = {"question": to_json(asked), "about": about, "channel": by, **changes}
         return ask_through_relay(self.operators.collector, self.folder(), **given)
 
     def folder(self) -> Path:

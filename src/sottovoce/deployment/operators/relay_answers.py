@@ -89,10 +89,14 @@ def _allowed(
 ) -> tuple[QuestionRequest, Question]:
     """Return what is asked, if the policy allows it; no data are read."""
     request = unpack_question(content, site.name)
-    with explained():
-        # It counts on the honest clients that this client's own policy believes in.
-        channel = channel_of(party, found)
-    question = allowed_question(request, site, site.columns, channel)
+    honest, clients = party.honest_clients(found), found.attempt.threshold
+    if honest < 2:
+        raise PolicyError(
+            f"'colluders' is {clients - honest} at this client, so it can count on {honest} of "
+            f"{clients} clients; ask with a larger --minimum-clients or --colluders"
+        )
+    # It counts on the honest clients that this client's own policy believes in.
+    question = allowed_question(request, site, site.columns, channel_of(party, found))
     with explained():
         check_countable(question)
         questions.check_tables(question, request.question)

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from sottovoce.analytics import intervals
 from sottovoce.analytics.question import Question, from_json, to_dict
+from sottovoce.analytics.result import Estimate
 from sottovoce.analytics.tallies import CodeCounts
 from sottovoce.core import files, parameter_rules
 from sottovoce.core.errors import (
@@ -26,6 +27,7 @@ from sottovoce.core.errors import (
     DeploymentError,
     DomainError,
     OutputError,
+    ParameterError,
     WireError,
 )
 from sottovoce.deployment.asking import ESTIMATE_NAME, QUESTION_NAME, run_name
@@ -162,7 +164,7 @@ def ask_through_relay(
         _begin(folder, request, asked, terms, channel)
         window = _window(collector, channel, deadline_seconds)
         found = _collected(link, asked, attempt, content, window)
-    estimate = asked.estimate(found.tally, confidence).noted(
+    estimate = _estimate(asked, found, confidence).noted(
         f"asked of {len(terms.clients)} admitted clients, of which {found.clients} have answered",
         "only the counts over all people were revealed; epsilon is that of one code if it were "
         "seen, and the central epsilon is that of the counts",
@@ -187,6 +189,15 @@ def ask_through_relay(
     result = {**estimate.to_dict(), **written}
     files.write_json(folder / ESTIMATE_NAME, result)
     return result
+
+
+def _estimate(question: Question, found: _Answers, confidence: float) -> Estimate:
+    try:
+        return question.estimate(found.tally, confidence)
+    except ParameterError as error:
+        raise DeploymentError(
+            f"the question was answered and charged, but there is no estimate: {error}"
+        ) from None
 
 
 def _request(question: Question, about: str, terms: _Terms) -> QuestionRequest:
