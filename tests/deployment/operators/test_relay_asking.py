@@ -28,7 +28,7 @@ from sottovoce.core.errors import (
     WireError,
 )
 from sottovoce.deployment.asking import ESTIMATE_NAME
-from sottovoce.deployment.operators import relay_answers, relay_asking
+from sottovoce.deployment.operators import relay_answers, relay_asking, relayed_questions
 from sottovoce.deployment.operators.checks import reach_relay
 from sottovoce.deployment.operators.relay_asking import ask_through_relay
 from sottovoce.deployment.operators.relay_orders import pack_question, unpack_order, unpack_question
@@ -183,7 +183,9 @@ def test_estimates_are_unbiased(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channel: str, rows: int
 ) -> None:
     question = question_for("mean", lower=0.0, upper=100.0, epsilon=2.0)
-    ages = {name: 10.0 * number + np.arange(rows) for number, name in enumerate("abcdef")}
+    ages: dict[str, Any] = {
+        name: 10.0 * number + np.arange(rows) for number, name in enumerate("abcdef")
+    }
     with relayed_people(tmp_path, ages, monkeypatch, epsilon_total=10_000.0) as people:
         found = [people.ask(question, channel)["estimate"] for _ in range(80)]
     truth = float(np.concatenate([*ages.values()]).mean())
@@ -306,7 +308,7 @@ def test_a_client_refuses_an_announcement_that_does_not_say_what_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A collector that announces more clients than its question says would lower no charge."""
-    original = relay_asking.relayed_attempt
+    original = relayed_questions.relayed_attempt
 
     def lie(*given: Any) -> Any:
         return dataclasses.replace(original(*given), threshold=3, most_clients=3)
