@@ -109,7 +109,7 @@ def test_the_clients_of_a_relay_are_counted(
         "notes": [],
         "clients": {"admitted": 2000, "answered": 1601, "dropped": 1},
         "shuffler": {
-            "central_epsilon": 0.25,
+            "central_epsilon": 0.4525,
             "delta": 1e-6,
             "local_epsilon": 2.0,
             "promise": "relay and collector do not work together",
@@ -117,7 +117,7 @@ def test_the_clients_of_a_relay_are_counted(
     }
     _print(found, tmp_path)
     printed = " ".join(capsys.readouterr().out.split())
-    assert "0.25 at delta 1e-06" in printed
+    assert "0.4525 at delta 1e-06" in printed
     assert "relay and collector do not work together" in printed
     assert "clients that answered 1601" in printed
     assert "messages that were no answer 1" in printed

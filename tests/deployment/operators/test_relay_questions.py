@@ -56,9 +56,8 @@ def test_clients_answer_the_questions_of_a_collector_on_both_channels(tmp_path: 
     terms = ["--minimum-clients", "4", "--deadline", "12"]
     with running_relay(operators.relay), running_nodes(devices):
         bounds = ["--lower", "0", "--upper", "100", "--epsilon", "2"]
-        summed = printed_json(
-            "deploy", "ask", collector, "mean", "--about", "visits", *bounds, *terms
-        )
+        mean_of_visits = ["mean", "--about", "visits", *bounds, *terms]
+        summed = printed_json("deploy", "ask", collector, *mean_of_visits)
         words = ["--lower", "0", "--upper", "100", "--bins", "2", "--epsilon", "3"]
         asked = ["histogram", "--about", "age", *words, *terms, "--channel", "shuffler"]
         shuffled = printed_json("deploy", "ask", collector, *asked)
