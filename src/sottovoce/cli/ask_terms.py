@@ -8,13 +8,14 @@ _DELTA = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class AskTerms:
     """The options that depend on who is asked; None for one that was not given."""
 
     channel: str | None
     minimum_sites: int | None
     minimum_clients: int | None
     colluders: int | None
+    people_per_client: int | None
     delta: float | None
 
     def of_federation(self) -> dict[str, Any]:
@@ -29,6 +30,11 @@ class Terms:
         from sottovoce.deployment.masked_questions import channel_of_sum
 
         kind = self.channel or DIRECT
+        if self.people_per_client is not None:
+            raise ParameterError(
+                "--people-per-client is for a relay's collector; sites of a federation declare how "
+                "many people they have, so leave it out"
+            )
         if kind == SHUFFLER:
             raise ParameterError(
                 "a federation's link has no shuffler; use --channel secure_sum, or name the folder "
@@ -71,6 +77,7 @@ class Terms:
             "channel": kind,
             "minimum_clients": self.minimum_clients,
             "colluders": self.colluders,
+            "people_per_client": 1 if self.people_per_client is None else self.people_per_client,
             "delta": self._delta(),
         }
 

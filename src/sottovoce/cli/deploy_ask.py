@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.ask_terms import SECURE_SUM, SHUFFLER, Terms
+from sottovoce.cli.ask_terms import SECURE_SUM, SHUFFLER, AskTerms
 from sottovoce.cli.deploy_relay import is_operator
 from sottovoce.cli.options import (
     AnswerMechanismIfAny,
@@ -96,6 +96,13 @@ def ask(
             "with one of the two operators [1; of a collector, that of its file]."
         ),
     ] = None,
+    people_per_client: Annotated[
+        int | None,
+        typer.Option(
+            help="Of a collector's secure_sum: clients with fewer people do not take part, so that "
+            "charges count on so many people of each [1]."
+        ),
+    ] = None,
     delta: Annotated[
         float | None,
         typer.Option(
@@ -115,11 +122,12 @@ def ask(
 
     intervals.check_confidence(confidence)
     parameter_rules.positive("--deadline", deadline)
-    given_terms = Terms(
+    given_terms = AskTerms(
         channel=channel,
         minimum_sites=minimum_sites,
         minimum_clients=minimum_clients,
         colluders=colluders,
+        people_per_client=people_per_client,
         delta=delta,
     )
     of_collector = is_operator(folder)

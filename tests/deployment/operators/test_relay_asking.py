@@ -28,18 +28,25 @@ from sottovoce.core.errors import (
     WireError,
 )
 from sottovoce.deployment.asking import ESTIMATE_NAME
-from sottovoce.deployment.operators import relay_answers, relay_asking, relayed_questions
+from sottovoce.deployment.operators import (
+    announced_questions,
+    relay_answers,
+    relay_asking,
+    relayed_questions,
+)
 from sottovoce.deployment.operators.checks import reach_relay
 from sottovoce.deployment.operators.relay_asking import ask_through_relay
-from sottovoce.deployment.operators.relay_orders import pack_question, unpack_order, unpack_question
+from sottovoce.deployment.operators.relay_orders import unpack_order
 from sottovoce.deployment.operators.relayed_questions import (
+    RelayedQuestion,
     cell_payload,
+    pack_question,
     payload_bytes,
     tally_of_payloads,
     tally_of_sum,
+    unpack_question,
 )
 from sottovoce.deployment.operators.routes import Route
-from sottovoce.deployment.orders import QuestionRequest
 from sottovoce.deployment.site import read_site
 from sottovoce.privacy.accounting import privacy_spent
 
@@ -217,6 +224,9 @@ MEAN: Question = QUESTIONS["mean"]
         ({"colluders": 0}, ParameterError, "the collector's file has colluders = 1"),
         ({"minimum_clients": 3}, DeploymentError, "3 clients were admitted, .* needs 4"),
         ({"colluders": 2}, DeploymentError, "nobody was asked or charged. Admit more clients"),
+        ({"people_per_client": 0}, ParameterError, "people_per_client"),
+        ({"people_per_client": 2**31}, ParameterError, "people_per_client"),
+        ({"people_per_client": 2, "channel": SHUFFLER}, ParameterError, "--people-per-client"),
         ({"delta": 1.0}, ParameterError, "delta"),
         ({"deadline_seconds": 0.0}, ParameterError, "deadline_seconds"),
         ({"confidence": 2.0}, ParameterError, "confidence"),
@@ -316,12 +326,50 @@ def test_a_client_refuses_an_announcement_that_does_not_say_what_is_asked(
     with relayed_people(
         tmp_path, tables_of("mean", dict.fromkeys("abcd", 1)), monkeypatch
     ) as people:
-        monkeypatch.setattr(relay_asking, "relayed_attempt", lie)
+        monkeypatch.setattr(announced_questions, "relayed_attempt", lie)
         with pytest.raises(DeploymentError, match="there is no estimate"):
             people.ask(MEAN, SUM, minimum_clients=3)
         assert all("do not belong together" in told for told in people.told.values())
         assert len(people.told) == 4
         assert all(people.events(one.folder) == [] for one in people.devices)
+
+
+def test_charges_count_on_the_people_that_every_client_must_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"a": 50, "b": 40, "c": 30, "d": 29}
+    with relayed_people(tmp_path, tables_of("mean", sizes), monkeypatch) as people:
+        found = people.ask(MEAN, SUM, people_per_client=30)
+        assert found["people"] == 120
+        assert found["clients"]["answered"] == 3
+        assert "has 29 people, and clients with fewer than 30" in people.told["d"]
+        charged = [people.events(one.folder) for one in people.devices]
+        assert charged == [[MEAN.event_among(size)] for size in (80, 70, 60)] + [[]]
+        assert people.events(people.folder()) == [MEAN.event_among(60)] * 4
+    assert found[SUM]["charged_people"] == 60
+    assert found[SUM]["central_epsilon"] == privacy_spent(MEAN.event_among(60), 1e-6).epsilon
+
+
+def test_a_second_attempt_draws_and_charges_again_on_the_same_terms_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn: list[CodeCounts]
+) -> None:
+    original, number = relay_asking._request, iter((1, 2, 3))
+
+    def later(*given: Any) -> RelayedQuestion:
+        return dataclasses.replace(original(*given), run="again", attempt=next(number))
+
+    monkeypatch.setattr(relay_asking, "_request", later)
+    tables = tables_of("mean", dict.fromkeys("abcd", 200))
+    with relayed_people(tmp_path, tables, monkeypatch) as people:
+        people.ask(MEAN, SUM)
+        people.ask(MEAN, SUM)
+        assert len(drawn) == 8
+        assert not np.array_equal(drawn[0].counts, drawn[4].counts)
+        with pytest.raises(DeploymentError, match="there is no estimate"):
+            people.ask(MEAN, SUM, minimum_clients=3)
+        assert all("begun with other terms" in told for told in people.told.values())
+        for one in people.devices:
+            assert people.events(one.folder) == [MEAN.event_among(201)] * 2
 
 
 @pytest.mark.parametrize("question", [HADAMARD, K_ARY, HAAR, MEAN, QUESTIONS["variance"]])
@@ -348,7 +396,7 @@ def test_a_shuffled_message_is_the_cell_of_one_person_and_others_are_dropped(
 def test_a_sum_that_clients_cannot_have_is_no_tally() -> None:
     total = np.array([0, 0, 1, 2, 0, 0, 1, 0], dtype=np.uint32)
     assert tally_of_sum(HADAMARD, total, 4).people == 4
-    with pytest.raises(DomainError, match="5 clients have at least one person each"):
+    with pytest.raises(DomainError, match="at least 5 people"):
         tally_of_sum(HADAMARD, total, 5)
     total[1] = 1
     with pytest.raises(DomainError, match="assigned to no person"):
@@ -356,13 +404,14 @@ def test_a_sum_that_clients_cannot_have_is_no_tally() -> None:
 
 
 def test_a_question_is_no_order_and_is_for_all_clients() -> None:
-    asked = QuestionRequest(
+    asked = RelayedQuestion(
         run="r",
         client="a",
         cohort=10**6,
         first=0,
         about="age",
         question={"kind": "mean"},
+        people_per_client=1,
         attempt=1,
     )
     content = pack_question(asked)

@@ -19,7 +19,8 @@ from sottovoce.deployment.machines.processes import hold_supervisor_lock
 from sottovoce.deployment.operators.calls import RefusedError
 from sottovoce.deployment.operators.device import DeviceFolder, RelayLink
 from sottovoce.deployment.operators.relay_answers import QUESTION_ROUNDS, report_answer
-from sottovoce.deployment.operators.relay_orders import is_question, unpack_order
+from sottovoce.deployment.operators.relay_orders import unpack_order
+from sottovoce.deployment.operators.relayed_questions import is_question
 from sottovoce.deployment.policy import Policy, Terms
 from sottovoce.deployment.site import Site, check_uplinks, finite_or_zeros, order_name, read_site
 from sottovoce.deployment.site_training import PreparedOrder, prepare_order

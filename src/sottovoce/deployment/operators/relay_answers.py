@@ -1,9 +1,9 @@
 """A client's answer to a question through the relay: policy, people, charge, then secret codes.
 
-In a sum a person hides among the people of the own table and one person of each other honest
-client; in a shuffle among the honest clients, each of which has one person. The charge is made for
-this crowd before any code is drawn. Nothing but the report is stored, and a later attempt draws
-fresh codes under a charge of its own.
+In a sum a person hides among the people of the own table and, for each other honest client, the
+fewest people with which a client takes part; in a shuffle among the honest clients, each of which
+has one person. The charge is made for this crowd before any code is drawn. Nothing but the report
+is stored, and a later attempt draws fresh codes under a charge of its own.
 """
 
 import time
@@ -21,13 +21,13 @@ from sottovoce.core.errors import PolicyError, WireError
 from sottovoce.deployment.audit_log import OrderName
 from sottovoce.deployment.masked_answers import masked_question_charge
 from sottovoce.deployment.masked_questions import check_countable, most_people
-from sottovoce.deployment.operators.relay_orders import unpack_question
 from sottovoce.deployment.operators.relayed_questions import (
     SECURE_SUM,
+    RelayedQuestion,
     cell_payload,
     relayed_attempt,
+    unpack_question,
 )
-from sottovoce.deployment.orders import QuestionRequest
 from sottovoce.deployment.site import Site
 from sottovoce.deployment.site_answers import (
     allowed_question,
@@ -70,8 +70,7 @@ def report_answer(
     batches = read_people(question, request.about, own_columns(site)[request.about])
     people = sum(map(len, batches))
     _check_people(people, request, party)
-    # Of every other honest client at least one person is counted, and no more is known.
-    crowd = people + party.honest_clients(found) - 1
+    crowd = request.crowd(people, party.honest_clients(found))
     due = masked_question_charge(request, question, crowd)
 
     def charge() -> None:
@@ -86,7 +85,7 @@ def report_answer(
 
 def _allowed(
     found: Announcement, content: bytes, site: Site, party: Party
-) -> tuple[QuestionRequest, Question]:
+) -> tuple[RelayedQuestion, Question]:
     """Return what is asked, if the policy allows it; no data are read."""
     request = unpack_question(content, site.name)
     honest, clients = party.honest_clients(found), found.attempt.threshold
@@ -106,15 +105,19 @@ def _allowed(
     return request, question
 
 
-def _check_people(people: int, request: QuestionRequest, party: Party) -> None:
-    """Raise PolicyError if a report cannot hold so many people; their number is public."""
-    if isinstance(party, ShuffleClient):
-        if people > 1:
-            raise PolicyError(
-                f"this client has {people} people, and a shuffle takes the message of one person "
-                f"of each client; ask with --channel {SECURE_SUM}"
-            )
-    elif people > (most := most_people(request.cohort)):
+def _check_people(people: int, request: RelayedQuestion, party: Party) -> None:
+    """Raise PolicyError if so many people cannot take part; their number is public."""
+    if people < request.people_per_client:
+        raise PolicyError(
+            f"this client has {people} people, and clients with fewer than "
+            f"{request.people_per_client} do not take part; ask with a smaller --people-per-client"
+        )
+    if isinstance(party, ShuffleClient) and people > 1:
+        raise PolicyError(
+            f"this client has {people} people, and a shuffle takes the message of one person of "
+            f"each client; ask with --channel {SECURE_SUM}"
+        )
+    if people > (most := most_people(request.cohort)):
         raise PolicyError(
             f"this client has more than {most} people, so a sum over {request.cohort} clients may "
             "not fit into 32 bits; admit fewer clients, or divide the table among several"

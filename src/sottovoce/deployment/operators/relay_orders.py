@@ -1,19 +1,17 @@
-"""What clients of a relay are asked: one request to all of them, the content of an announcement.
+"""What clients of a relay train on: one order for all of them, the content of an announcement.
 
-It is an order to train, or a question about people. It is public, like any request of a server, and
-names no client. A client takes from it what to compute; what it may answer, it decides by its own
-policy.
+It is public, like any order of a server, and names no client. A client takes from it what to
+compute; what it may answer, it decides by its own policy.
 """
 
 import dataclasses
 import struct
 
 from sottovoce.core.errors import WireError
-from sottovoce.deployment.orders import INQUIRY, MOST_VECTORS, ORDER, Order, QuestionRequest
+from sottovoce.deployment.orders import MOST_VECTORS, ORDER, Order
 
 EVERYONE = "everyone"  # In the place of the client's name.
 _LENGTH = struct.Struct("<I")
-_QUESTION = b"question\n"  # No order begins with it: it would be a length of 1.9 GB.
 
 
 def pack_order(order: Order) -> bytes:
@@ -48,32 +46,4 @@ def unpack_order(content: bytes, client: str) -> Order:
     found = Order.read(parts[0], vectors=tuple(parts[1:]))
     if found.client != EVERYONE:
         raise WireError("expected an order for all clients, got one for a single client")
-    return dataclasses.replace(found, client=client)
-
-
-def pack_question(request: QuestionRequest) -> bytes:
-    """Return a question to all clients as the content of an announcement."""
-    return _QUESTION + dataclasses.replace(request, client=EVERYONE).table()[INQUIRY]
-
-
-def is_question(content: bytes) -> bool:
-    """Return whether an announcement's content is a question, and no order to train."""
-    return content.startswith(_QUESTION)
-
-
-def unpack_question(content: bytes, client: str) -> QuestionRequest:
-    """Return the question in an announcement's content, as a request to one client.
-
-    Args:
-        content: The content.
-        client: The name of the client that reads it.
-
-    Raises:
-        WireError: It is no question to all clients.
-    """
-    if not is_question(content):
-        raise WireError("expected a question, got other content of an announcement")
-    found = QuestionRequest.read(content.removeprefix(_QUESTION))
-    if found.client != EVERYONE:
-        raise WireError("expected a question to all clients, got one to a single client")
     return dataclasses.replace(found, client=client)

@@ -6,9 +6,11 @@ any number of people may stand behind a client. In a shuffle a client sends the 
 In both cases only the counts over all people are revealed.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,20 +19,45 @@ from sottovoce.analytics.histogram import HADAMARD, HistogramQuestion
 from sottovoce.analytics.question import Question
 from sottovoce.analytics.tallies import CodeCounts
 from sottovoce.core.adjacency import Adjacency, Unit
-from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.core.errors import DomainError, ParameterError, WireError
 from sottovoce.deployment.masked_questions import agreed_question, check_countable, most_people
-from sottovoce.deployment.orders import QuestionRequest, tally_shape
+from sottovoce.deployment.operators.relay_orders import EVERYONE
+from sottovoce.deployment.orders import CountFromOne, QuestionRequest, tally_shape
 from sottovoce.protocol.secure.attempt import Attempt
 from sottovoce.protocol.secure.encoding import Protocol
 from sottovoce.protocol.secure.masks import MAX_BITS
 from sottovoce.protocol.secure.operators import Operators
 
 SECURE_SUM, SHUFFLER = "secure_sum", "shuffler"
+_QUESTION = b"question\n"  # No order begins with it: it would be a length of 1.9 GB.
 PROTOCOLS = {SECURE_SUM: Protocol.TWO_SERVER_SUM, SHUFFLER: Protocol.SHUFFLER}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayedQuestion(QuestionRequest):
+    """A question to all clients of a relay, with its terms.
+
+    Attributes:
+        people_per_client: Clients with fewer people do not take part; 1 in a shuffle.
+    """
+
+    part: ClassVar[str] = "question"
+    version: ClassVar[int] = 1
+
+    people_per_client: CountFromOne
+
+    def crowd(self, own: int, honest: int) -> int:
+        """Return the number of people on whom a charge counts.
+
+        Args:
+            own: The people of the client that charges.
+            honest: How many clients follow the protocol, this one included.
+        """
+        return own + (honest - 1) * self.people_per_client
+
+
 def relayed_attempt(
-    request: QuestionRequest,
+    request: RelayedQuestion,
     question: Question,
     protocol: Protocol,
     operators: Operators,
@@ -64,12 +91,18 @@ def relayed_attempt(
         bits=MAX_BITS,
         most_clients=request.cohort,
         threshold=request.minimum_clients + request.colluders,
-        mechanism=hashlib.sha256(agreed_question(request).encode()).hexdigest(),
+        mechanism=_agreed(request),
         rotation_seed=b"",
         adjacency=str(Adjacency.REPLACE_ONE),
         unit=str(Unit.SAMPLE),
         model_digest=hashlib.sha256(content).digest(),
     )
+
+
+def _agreed(request: RelayedQuestion) -> str:
+    """Return a digest of what a charge depends on; a run can have one such text."""
+    text = f"{agreed_question(request)} {request.people_per_client}"
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _cells(question: Question) -> int:
@@ -106,17 +139,19 @@ def tally_of_payloads(question: Question, payloads: Sequence[bytes]) -> tuple[Co
     return tally, len(payloads) - tally.people
 
 
-def tally_of_sum(question: Question, total: NDArray[np.integer[Any]], clients: int) -> CodeCounts:
-    """Return the sum of the counts of so many clients as a tally.
+def tally_of_sum(
+    question: Question, total: NDArray[np.integer[Any]], fewest_people: int
+) -> CodeCounts:
+    """Return the sum of the counts of clients, who have so many people at least, as a tally.
 
     Raises:
         DomainError: No codes have these counts.
     """
     tally = CodeCounts(counts=total.astype(np.int64).reshape(tally_shape(question)))
-    if tally.people < clients:
+    if tally.people < fewest_people:
         raise DomainError(
-            f"the counts of codes add up to {tally.people}, but {clients} clients have at least "
-            "one person each, so some client has sent no tally; it cannot be told which"
+            f"the counts of codes add up to {tally.people}, but the clients have at least "
+            f"{fewest_people} people, so some client has sent no tally; it cannot be told which"
         )
     if isinstance(question, HistogramQuestion):
         question.check_rows(tally)
@@ -137,3 +172,31 @@ def check_channel(channel: str) -> None:
             f"a relay carries no questions by the channel '{channel}': it shows nobody's answer by "
             f"itself; use '{SECURE_SUM}', or '{SHUFFLER}' if each client has one person"
         )
+
+
+def pack_question(request: RelayedQuestion) -> bytes:
+    """Return a question to all clients as the content of an announcement."""
+    return _QUESTION + dataclasses.replace(request, client=EVERYONE).table()[request.part]
+
+
+def is_question(content: bytes) -> bool:
+    """Return whether an announcement's content is a question, and no order to train."""
+    return content.startswith(_QUESTION)
+
+
+def unpack_question(content: bytes, client: str) -> RelayedQuestion:
+    """Return the question in an announcement's content, as a request to one client.
+
+    Args:
+        content: The content.
+        client: The name of the client that reads it.
+
+    Raises:
+        WireError: It is no question to all clients.
+    """
+    if not is_question(content):
+        raise WireError("expected a question, got other content of an announcement")
+    found = RelayedQuestion.read(content.removeprefix(_QUESTION))
+    if found.client != EVERYONE:
+        raise WireError("expected a question to all clients, got one to a single client")
+    return dataclasses.replace(found, client=client)
