@@ -33,7 +33,7 @@ class AskTerms:
         if self.people_per_client is not None:
             raise ParameterError(
                 "--people-per-client is for a relay's collector; sites of a federation declare how "
-                "many people they have, so leave it out"
+                "many people they have; leave it out"
             )
         if kind == SHUFFLER:
             raise ParameterError(
@@ -71,7 +71,7 @@ class AskTerms:
         if self.minimum_sites is not None:
             raise ParameterError(
                 "--minimum-sites is for a federation; a relay forwards nothing of fewer clients "
-                "than --minimum-clients + --colluders, so use these"
+                "than --minimum-clients + --colluders; use these"
             )
         return {
             "channel": kind,

@@ -223,7 +223,7 @@ MEAN: Question = QUESTIONS["mean"]
         ({"minimum_clients": 1}, ParameterError, "the collector's file has minimum_clients = 2"),
         ({"colluders": 0}, ParameterError, "the collector's file has colluders = 1"),
         ({"minimum_clients": 3}, DeploymentError, "3 clients were admitted, .* needs 4"),
-        ({"colluders": 2}, DeploymentError, "nobody was asked or charged. Admit more clients"),
+        ({"colluders": 2}, DeploymentError, "no client was asked or charged. Admit more clients"),
         ({"people_per_client": 0}, ParameterError, "people_per_client"),
         ({"people_per_client": 2**31}, ParameterError, "people_per_client"),
         ({"people_per_client": 2, "channel": SHUFFLER}, ParameterError, "--people-per-client"),

@@ -74,7 +74,7 @@ class QuestionTerms:
         if len(clients) < honest + most:
             raise DeploymentError(
                 f"{len(clients)} clients were admitted, but a question that counts on {honest} "
-                f"honest ones and up to {most} that collude needs {honest + most}; nobody was "
+                f"honest ones and up to {most} that collude needs {honest + most}; no client was "
                 "asked or charged. Admit more clients with 'sottovoce deploy admit', or lower "
                 "--minimum-clients or --colluders"
             )

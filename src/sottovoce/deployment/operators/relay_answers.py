@@ -120,7 +120,7 @@ def _check_people(people: int, request: RelayedQuestion, party: Party) -> None:
     if people > (most := most_people(request.cohort)):
         raise PolicyError(
             f"this client has more than {most} people, so a sum over {request.cohort} clients may "
-            "not fit into 32 bits; admit fewer clients, or divide the table among several"
+            "not fit into 32 bits; use fewer clients, or divide the table among several"
         )
 
 

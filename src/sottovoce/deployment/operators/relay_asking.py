@@ -83,8 +83,8 @@ def ask_through_relay(
         confidence: Confidence level of the intervals.
 
     Raises:
-        ParameterError: A parameter is not valid, or the channel cannot carry the question; nobody
-            was asked.
+        ParameterError: A parameter is not valid, or the channel cannot carry the question; no
+            client was asked.
         DeploymentError: Too few clients are admitted or have answered, or their counts are not
             those of honest clients.
         OutputError: The folder is not empty.
@@ -195,7 +195,8 @@ def _estimate(asking: AnnouncedQuestion, found: _Answers, confidence: float) -> 
         estimate = asking.question.estimate(found.tally, confidence)
     except ParameterError as error:
         raise DeploymentError(
-            f"the question was answered and charged, but there is no estimate: {error}"
+            f"the question was answered and charged, but there is no estimate: {error}. Wait "
+            "until more clients are there; another question is charged again"
         ) from None
     clients = len(asking.terms.clients)
     return estimate.noted(

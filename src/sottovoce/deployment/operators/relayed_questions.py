@@ -151,7 +151,8 @@ def tally_of_sum(
     if tally.people < fewest_people:
         raise DomainError(
             f"the counts of codes add up to {tally.people}, but the clients have at least "
-            f"{fewest_people} people, so some client has sent no tally; it cannot be told which"
+            f"{fewest_people} people, so some client, which cannot be found out, has sent no "
+            "tally; ask again"
         )
     if isinstance(question, HistogramQuestion):
         question.check_rows(tally)
@@ -169,8 +170,8 @@ def check_channel(channel: str) -> None:
     """Raise ParameterError unless a relay can carry a question by this channel."""
     if channel not in PROTOCOLS:
         raise ParameterError(
-            f"a relay carries no questions by the channel '{channel}': it shows nobody's answer by "
-            f"itself; use '{SECURE_SUM}', or '{SHUFFLER}' if each client has one person"
+            f"a relay carries no questions by the channel '{channel}', since it shows no client's "
+            f"own answer; use '{SECURE_SUM}', or '{SHUFFLER}' if each client has one person"
         )
 
 
