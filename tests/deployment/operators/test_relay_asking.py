@@ -372,6 +372,18 @@ def test_a_second_attempt_draws_and_charges_again_on_the_same_terms_only(
             assert people.events(one.folder) == [MEAN.event_among(201)] * 2
 
 
+def test_a_client_refuses_messages_of_another_size_before_it_charges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = tables_of("mean", dict.fromkeys("abc", 1))
+    with relayed_people(tmp_path, tables, monkeypatch) as people:
+        monkeypatch.setattr(relay_asking, "payload_bytes", lambda _: 2)
+        with pytest.raises(DeploymentError, match="there is no estimate"):
+            people.ask(MEAN, SHUFFLER)
+        assert all("do not belong together" in told for told in people.told.values())
+        assert all(people.events(one.folder) == [] for one in people.devices)
+
+
 @pytest.mark.parametrize("question", [HADAMARD, K_ARY, HAAR, MEAN, QUESTIONS["variance"]])
 def test_a_shuffled_message_is_the_cell_of_one_person_and_others_are_dropped(
     question: Question,

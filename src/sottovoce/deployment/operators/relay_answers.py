@@ -25,6 +25,7 @@ from sottovoce.deployment.operators.relayed_questions import (
     SECURE_SUM,
     RelayedQuestion,
     cell_payload,
+    payload_bytes,
     relayed_attempt,
     unpack_question,
 )
@@ -100,7 +101,8 @@ def _allowed(
         check_countable(question)
         questions.check_tables(question, request.question)
         own = relayed_attempt(request, question, party.protocol, party.operators, content)
-    if own != found.attempt:
+    size = payload_bytes(question) if isinstance(party, ShuffleClient) else 0
+    if own != found.attempt or size != found.payload_bytes:
         raise WireError("the question and its announcement do not belong together; refuse both")
     return request, question
 

@@ -41,7 +41,6 @@ class RelayedQuestion(QuestionRequest):
         people_per_client: Clients with fewer people do not take part; 1 in a shuffle.
     """
 
-    part: ClassVar[str] = "question"
     version: ClassVar[int] = 1
 
     people_per_client: CountFromOne
