@@ -405,6 +405,26 @@ def test_a_shuffled_message_is_the_cell_of_one_person_and_others_are_dropped(
     assert tally_of_payloads(question, every)[0].people == cells - 2 * (question is HADAMARD)
 
 
+def test_what_a_lying_client_sends_is_dropped_or_ends_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, wrong = relay_answers._drawn, iter([b"\xff", [np.ones(8, np.uint32)]])
+
+    def lie(*given: Any) -> Any:
+        return next(lies, None) or original(*given)
+
+    monkeypatch.setattr(relay_answers, "_drawn", lie)
+    with relayed_people(tmp_path, {name: ["a"] for name in NAMES}, monkeypatch) as people:
+        lies = iter([next(wrong)])
+        found = people.ask(HADAMARD, SHUFFLER)
+        assert found["clients"] == {"admitted": 4, "answered": 4, "dropped": 1}
+        assert found["people"] == 3
+        lies = iter([next(wrong)])
+        with pytest.raises(DeploymentError, match="assigned to no person"):
+            people.ask(HADAMARD, SUM)
+        assert not (people.folder() / ESTIMATE_NAME).exists()
+
+
 def test_a_sum_that_clients_cannot_have_is_no_tally() -> None:
     total = np.array([0, 0, 1, 2, 0, 0, 1, 0], dtype=np.uint32)
     assert tally_of_sum(HADAMARD, total, 4).people == 4

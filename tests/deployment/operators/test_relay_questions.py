@@ -27,15 +27,13 @@ VISITS = 300
 @contextlib.contextmanager
 def running_nodes(devices: Sequence[DeviceFolder]) -> Iterator[None]:
     """Run clients in the background, as their owners do."""
-    started = []
+    command = [sys.executable, "-m", "sottovoce", "deploy", "node", "--background"]
+    starting = [subprocess.Popen([*command, str(one.folder)]) for one in devices]
     try:
-        for one in devices:
-            command = [sys.executable, "-m", "sottovoce", "deploy", "node", str(one.folder)]
-            subprocess.run([*command, "--background"], check=True, capture_output=True)
-            started.append(one)
+        assert [one.wait() for one in starting] == [0] * len(devices)
         yield
     finally:
-        for one in started:
+        for one in devices:
             assert call("deploy", "stop", str(one.folder)).code == 0
 
 
