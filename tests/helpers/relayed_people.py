@@ -11,8 +11,10 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from questions import QUESTIONS, values_for
 from two_operators import Operators, create_operators
 
+from sottovoce.analytics.estimates import question_for
 from sottovoce.analytics.question import Question, to_json
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import DeploymentError, SottovoceError
@@ -38,6 +40,17 @@ from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.protocol.secure.state_file import StateFile
 
 DELTA = 1e-6
+NAMES = ("a", "b", "c", "d")
+SUM, SHUFFLER = "secure_sum", "shuffler"
+WORDS = ("a", "b", "x")
+HADAMARD = question_for(
+    "histogram", categories=WORDS[:2], epsilon=1.0, mechanism="hadamard_response", public_seed=1
+)
+K_ARY = question_for("histogram", categories=WORDS[:2], epsilon=1.0, public_seed=1)
+HAAR = question_for(
+    "quantiles", lower=0, upper=4, epsilon=1.0, mechanism="haar_hadamard", depth=2, public_seed=1
+)
+MEAN: Question = QUESTIONS["mean"]
 POLICY: dict[str, Any] = {
     "mechanisms": ["mvu", "generalized_rr", "metric_mvu", "laplace"],
     "level": "sample",
@@ -50,6 +63,15 @@ POLICY: dict[str, Any] = {
     "honest": 2,
     "colluders": 1,
 }
+
+
+def slow(*values: Any) -> Any:
+    """Return a case that only the full run has."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def tables_of(name: str, sizes: dict[str, int]) -> dict[str, Any]:
+    return {one: values_for(name, size, ord(one)) for one, size in sizes.items()}
 
 
 def people_of(
