@@ -1,19 +1,16 @@
 """The charge of a code among many, against the exact law of the counts of a few people."""
 
 import itertools
-import math
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
+from crowd_laws import counts_law, delta_of, signs
 
-from sottovoce.analytics import transforms
 from sottovoce.analytics.estimates import question_for
 from sottovoce.analytics.histogram import HistogramQuestion
 from sottovoce.privacy.accounting import privacy_spent
 
 PEOPLE = 5
-Law = dict[tuple[int, ...], float]
 
 
 def _question() -> HistogramQuestion:
@@ -28,46 +25,20 @@ def _question() -> HistogramQuestion:
     return found
 
 
-def _signs(question: HistogramQuestion, category: int, rows: Sequence[int]) -> np.ndarray:
-    """The law of one person's message: a row of the matrix, evenly from `rows`, and a sign."""
-    law = np.zeros((question.order - 1, 2))
-    for row in rows:
-        (sign,) = transforms.is_negative(np.array([row]), np.array([category])).astype(int)
-        law[row - 1, sign] = question.randomizer.kept / len(rows)
-        law[row - 1, 1 - sign] = question.randomizer.other / len(rows)
-    return law.ravel()
-
-
-def _counts(messages: Sequence[np.ndarray]) -> Law:
-    """The law of how often each message is sent, when everybody sends one by a law of its own."""
-    found: Law = {(0,) * len(messages[0]): 1.0}
-    for message in messages:
-        longer: Law = {}
-        for counts, chance in found.items():
-            for place in np.flatnonzero(message):
-                more = tuple(n + (i == place) for i, n in enumerate(counts))
-                longer[more] = longer.get(more, 0.0) + chance * float(message[place])
-        found = longer
-    return found
-
-
-def _delta(first: Law, second: Law, epsilon: float) -> float:
-    odds = math.exp(epsilon)
-    return sum(max(0.0, p - odds * second.get(x, 0.0)) for x, p in first.items())
-
-
 def _worst_delta(question: HistogramQuestion, rows: Sequence[Sequence[int]], eps: float) -> float:
     """The exact delta of the first person over all inputs; `rows` says who is asked what."""
-    own = [_signs(question, x, rows[0]) for x in range(4)]
+    own = [signs(question, x, rows[0]) for x in range(4)]
     worst = 0.0
     for others in itertools.product(range(4), repeat=2):  # the other people are two kinds
-        crowd = [_signs(question, others[i % 2], rows[i]) for i in range(1, PEOPLE)]
-        laws = [_counts([mine, *crowd]) for mine in own]
-        worst = max(worst, *(_delta(one, two, eps) for one, two in itertools.permutations(laws, 2)))
+        crowd = [signs(question, others[i % 2], rows[i]) for i in range(1, PEOPLE)]
+        laws = [counts_law([mine, *crowd]) for mine in own]
+        worst = max(
+            worst, *(delta_of(one, two, eps) for one, two in itertools.permutations(laws, 2))
+        )
     return worst
 
 
-@pytest.mark.parametrize("delta", [0.15, 0.05])
+@pytest.mark.parametrize("delta", [pytest.param(0.15, marks=pytest.mark.slow), 0.05])
 def test_counts_with_secret_rows_cost_no_more_than_is_charged(delta: float) -> None:
     question = _question()
     epsilon = privacy_spent(question.event_among(PEOPLE), delta).epsilon

@@ -1,4 +1,7 @@
-"""The command `sottovoce deploy ask`, which estimates a statistic over the people of all sites."""
+"""The command `sottovoce deploy ask`, which estimates a statistic over the people of all parties.
+
+A federation's link passes the question on to its sites; a collector asks through its relay.
+"""
 
 import time
 from pathlib import Path
@@ -6,12 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from sottovoce.cli.ask_terms import SECURE_SUM, SHUFFLER, AskTerms
+from sottovoce.cli.deploy_relay import is_operator
 from sottovoce.cli.options import (
     AnswerMechanismIfAny,
     Bins,
     Categories,
     Confidence,
-    FederationFolder,
     LowerIfAny,
     PersonBits,
     UpperIfAny,
@@ -22,16 +26,19 @@ from sottovoce.cli.output import Json, print_fields, print_json, print_table, re
 from sottovoce.core.display import show_epsilon
 
 _POLL_SECONDS = 0.5
-DIRECT, SECURE_SUM = "direct", "secure_sum"
+AskedFolder = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="The federation's folder, or that of a relay's collector."),
+]
 
 
 def ask(
-    folder: FederationFolder,
+    folder: AskedFolder,
     statistic: Annotated[
         str, typer.Argument(help="mean, variance, histogram, quantiles or location.")
     ],
     about: Annotated[
-        str, typer.Option(help="The column: a name in [columns] of the sites' files.")
+        str, typer.Option(help="The column: a name in [columns] of the site.toml files.")
     ],
     epsilon: Annotated[
         float,
@@ -56,49 +63,78 @@ def ask(
     mechanism: AnswerMechanismIfAny = None,
     confidence: Confidence = 0.95,
     minimum_sites: Annotated[
-        int, typer.Option(help="The least number of sites that must answer.")
-    ] = 1,
+        int | None, typer.Option(help="Of a federation: the least number of sites that answer [1].")
+    ] = None,
     deadline: Annotated[
-        float, typer.Option(help="Seconds within which sites must answer.")
+        float,
+        typer.Option(
+            help="Seconds within which to answer. A relay forwards nothing earlier, so a collector "
+            "always waits so long."
+        ),
     ] = 600.0,
     channel: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="direct: each site sends the tally of its people. secure_sum: only the sum of the "
-            "tallies of all sites is revealed, and a person costs less."
+            help="direct: each site sends the tally of its people. secure_sum: only the sum of all "
+            "tallies is revealed, and a person costs less. shuffler, of a collector: each client "
+            "has one person, and the answers arrive without senders. [direct; of a collector, "
+            "secure_sum]"
         ),
-    ] = DIRECT,
+    ] = None,
     minimum_clients: Annotated[
         int | None,
         typer.Option(
-            help="Of a secure sum: the number of sites that follow the protocol, on whose people "
-            "the charge counts [the least that the number of sites allows]."
+            help="Of secure_sum and shuffler: the number of clients that follow the protocol, on "
+            "whose people the charge counts [the least that the number of sites allows; of a "
+            "collector, that of its file]."
         ),
     ] = None,
     colluders: Annotated[
-        int, typer.Option(help="Of a secure sum: the most sites that may work with the server.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            help="Of secure_sum and shuffler: the most clients that may work with the server, or "
+            "with one of the two operators [1; of a collector, that of its file]."
+        ),
+    ] = None,
+    people_per_client: Annotated[
+        int | None,
+        typer.Option(
+            help="Of a collector's secure_sum: clients with fewer people do not take part, so that "
+            "charges count on so many people of each [1]."
+        ),
+    ] = None,
     delta: Annotated[
-        float, typer.Option(help="Of a secure sum: the delta at which its epsilon is printed.")
-    ] = 1e-6,
+        float | None,
+        typer.Option(
+            help="Of secure_sum and shuffler: the delta at which their epsilon is printed [1e-6]."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder to create [DIR/runs/NAME].")] = None,
     as_json: Json = False,
 ) -> None:
-    """Ask the sites about their people; each answers what its policy and ledger allow."""
+    """Ask sites, or the clients of a relay, about their people.
+
+    Each answers what its own policy and ledger allow.
+    """
     from sottovoce.analytics import intervals
     from sottovoce.analytics.estimates import question_for
-    from sottovoce.core.errors import ParameterError
+    from sottovoce.core import parameter_rules
 
     intervals.check_confidence(confidence)
-    if minimum_sites < 1 or not deadline > 0.0:
-        raise ParameterError(
-            "--minimum-sites must be at least 1, and --deadline a positive number of seconds"
-        )
+    parameter_rules.positive("--deadline", deadline)
+    given_terms = AskTerms(
+        channel=channel,
+        minimum_sites=minimum_sites,
+        minimum_clients=minimum_clients,
+        colluders=colluders,
+        people_per_client=people_per_client,
+        delta=delta,
+    )
+    of_collector = is_operator(folder)
     waiting = {
         "deadline_seconds": deadline,
-        "minimum_sites": minimum_sites,
         "confidence": confidence,
-        **_channel(channel, minimum_clients, colluders, delta),
+        **(given_terms.of_collector() if of_collector else given_terms.of_federation()),
     }
     given: dict[str, Any] = {
         "lower": lower,
@@ -113,37 +149,36 @@ def ask(
     }
     options = {name: value for name, value in given.items() if value is not None}
     question = question_for(statistic, epsilon=epsilon, **options)
-    if channel != DIRECT:
+    if waiting.get("channel") is not None:
         from sottovoce.deployment.masked_questions import check_countable
 
         check_countable(question)
-    found, path = _asked(folder, question, about, waiting, out)
+    asking = _asked_through_relay if of_collector else _asked
+    found, path = asking(folder, question, about, waiting, out)
     if as_json:
         print_json({**found, "folder": str(path)})
     else:
         _print(found, path)
 
 
-def _channel(
-    kind: str, minimum_clients: int | None, colluders: int, delta: float
-) -> dict[str, Any]:
-    """Return the terms of a secure sum for the link's server; empty for plain answers."""
-    from sottovoce.core import parameter_rules
-    from sottovoce.core.errors import UnknownNameError
-    from sottovoce.deployment.masked_questions import channel_of_sum
+def _asked_through_relay(
+    folder: Path, question: Any, about: str, waiting: dict[str, Any], out: Path | None
+) -> tuple[dict[str, Any], Path]:
+    """Ask as the collector of a relay, in this process; return the estimate and its folder."""
+    from sottovoce.analytics.question import to_json
+    from sottovoce.deployment.operators.folders import CollectorFolder
+    from sottovoce.deployment.operators.relay_asking import ask_through_relay
 
-    if kind not in (DIRECT, SECURE_SUM):
-        raise UnknownNameError.among("channel of a question", kind, (DIRECT, SECURE_SUM))
-    if kind == DIRECT:
-        return {}
-    channel_of_sum(2 if minimum_clients is None else minimum_clients, colluders)
-    parameter_rules.delta(delta)
-    return {
-        "channel": kind,
-        "minimum_clients": minimum_clients or 0,
-        "colluders": colluders,
-        "delta": delta,
-    }
+    collector = CollectorFolder.read(folder)
+    name = f"{question.kind}-{about}"
+    path = (out or _free(collector.runs_folder, name)).absolute()
+    with report_progress() as bars:
+        bars.update(name, 0, 1, f"asking {len(collector.clients())} clients")
+        found = ask_through_relay(
+            collector, path, question=to_json(question), about=about, **waiting
+        )
+        bars.update(name, 1, 1, "done")
+    return found, path
 
 
 def _asked(
@@ -200,15 +235,13 @@ def _print(found: dict[str, Any], path: Path) -> None:
         for label, value, ends in zip(labels, estimates, intervals, strict=True)
     ]
     print_table([found["statistic"], "estimate", "low", "high"], rows)
-    sites = found["sites"]
     print_fields(
         {
             "people": found["people"],
             **_epsilons(found),
             "bits a person": found["bits_per_person"],
             "mechanism": found["mechanism"],
-            "sites that answered": len(sites["answered"]),
-            "sites that did not": len(sites["failed"]),
+            **_parties(found),
             "folder": path,
         }
     )
@@ -216,14 +249,31 @@ def _print(found: dict[str, Any], path: Path) -> None:
         say(f"note: {note}")
 
 
+def _parties(found: dict[str, Any]) -> dict[str, int]:
+    """Return how many sites, or clients of a relay, have answered."""
+    if "clients" in found:
+        clients = found["clients"]
+        dropped = {"messages that were no answer": clients["dropped"]} if clients["dropped"] else {}
+        return {
+            "clients that answered": clients["answered"],
+            "clients that were admitted": clients["admitted"],
+            **dropped,
+        }
+    sites = found["sites"]
+    return {
+        "sites that answered": len(sites["answered"]),
+        "sites that did not": len(sites["failed"]),
+    }
+
+
 def _epsilons(found: dict[str, Any]) -> dict[str, Any]:
     """Return what a person has spent, and what that assumes."""
-    summed = found.get("secure_sum")
-    if summed is None:
+    hidden = found.get(SECURE_SUM) or found.get(SHUFFLER)
+    if hidden is None:
         return {"epsilon a person": found["epsilon"]}
-    central = f"{show_epsilon(summed['central_epsilon'])} at delta {summed['delta']:g}"
+    central = f"{show_epsilon(hidden['central_epsilon'])} at delta {hidden['delta']:g}"
     return {
         "epsilon a person, at most": central,
-        "assumed for it": summed["promise"],
-        "epsilon if the code is seen": summed["local_epsilon"],
+        "assumed for it": hidden["promise"],
+        "epsilon if the code is seen": hidden["local_epsilon"],
     }

@@ -257,4 +257,9 @@ def _how_to_go_on(arguments: list[str]) -> str:
         return "no page was written; run the same command to start again"
     if arguments[:1] == ["audit"]:
         return "an audit saves nothing before its end; run the same command to start again"
+    if arguments[:2] == ["deploy", "ask"]:
+        return (
+            "a link finishes its question, and a collector gives it up; to ask again is a new "
+            "question, for which people are charged again"
+        )
     return "run the same command to start again"

@@ -253,7 +253,7 @@ def read_rounds_charged(blobs: Blobs) -> int | None:
 
 
 INQUIRY, TALLY = "inquiry", "tally"  # the only part of the request and of the reply
-MOST_SITES = 2**16
+MOST_SITES = 2**16  # whose people have public numbers; behind a secure sum they have secret ones
 MOST_PEOPLE = 2**32  # of one site; people are numbered over all sites
 # The largest square of a float32 code minus the middle of the bounds.
 _MOST_SQUARE = (2.0 * float(np.finfo(np.float32).max)) ** 2
@@ -266,7 +266,6 @@ class QuestionRequest(SiteRequest):
     """One site's part of a question about people.
 
     Attributes:
-        cohort: Number of sites that the server says it asks.
         first: Number of the site's first person; people are numbered over all sites. It is not
             used in a secure sum, where people draw secret numbers.
         about: Name of what the question is about, which the site's own file maps to a column.
@@ -283,7 +282,6 @@ class QuestionRequest(SiteRequest):
     message_type: ClassVar[str] = "query"
     round: ClassVar[int] = 1  # a question has one round
 
-    cohort: Annotated[int, Field(strict=True, ge=1, le=MOST_SITES)]
     first: Annotated[int, Field(strict=True, ge=0, le=MOST_SITES * MOST_PEOPLE)]
     about: Name
     question: Table

@@ -1,8 +1,8 @@
-"""A client that answers the runs of a collector through the relay, by its own policy.
+"""A client that answers runs and questions of a collector through the relay, by its own policy.
 
 The client's folder has a site.toml next to its device.toml: policy, ledger and data are those of a
-site of Flower's link. The order is the announcement's content. As for a site, limits are checked
-before anything is read, before training, and in the transaction that charges.
+site of Flower's link. The order, or the question, is the announcement's content. As for a site,
+limits are checked before anything is read, before training, and in the transaction that charges.
 """
 
 import dataclasses
@@ -18,7 +18,9 @@ from sottovoce.core.errors import DeploymentError, PolicyError, SottovoceError, 
 from sottovoce.deployment.machines.processes import hold_supervisor_lock
 from sottovoce.deployment.operators.calls import RefusedError
 from sottovoce.deployment.operators.device import DeviceFolder, RelayLink
+from sottovoce.deployment.operators.relay_answers import QUESTION_ROUNDS, report_answer
 from sottovoce.deployment.operators.relay_orders import unpack_order
+from sottovoce.deployment.operators.relayed_questions import is_question
 from sottovoce.deployment.policy import Policy, Terms
 from sottovoce.deployment.site import Site, check_uplinks, finite_or_zeros, order_name, read_site
 from sottovoce.deployment.site_training import PreparedOrder, prepare_order
@@ -104,15 +106,19 @@ class Participant:
             raise PolicyError("set 'honest' and 'colluders' in [policy] to allow secure sums")
         found.check(self.link.device.operators.keys)
         found.check_content(content)
-        order = unpack_order(content, site.name)
-        prepared = prepare_order(order, site)
+        prepared = None
+        if not is_question(content):
+            prepared = prepare_order(unpack_order(content, site.name), site)
         with site.open_ledger() as ledger:
             self.link.device = dataclasses.replace(
                 self.link.device, honest_clients=policy.honest, colluders=policy.colluders
             )
-            most = prepared.asked.rounds + policy.retries
+            rounds = QUESTION_ROUNDS if prepared is None else prepared.asked.rounds
+            most = rounds + policy.retries
             party = self.link.party(found.attempt.protocol, ledger, most_attempts=most)
-            if ledger.journal().state(found.place) is None:
+            if prepared is None:
+                message = report_answer(asked, content, site=site, party=party, ledger=ledger)
+            elif ledger.journal().state(found.place) is None:
                 message = self._contribute(asked, found, prepared, party, ledger)
             else:  # This client was stopped after it had answered.
                 request = _request(asked, found, prepared, party)
