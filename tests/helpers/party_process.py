@@ -1,0 +1,103 @@
+"""A party of a test as a process of its own, which does what it is told line by line."""
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sottovoce.core.errors import SottovoceError
+from sottovoce.deployment.operators.application import unpack_announcement
+from sottovoce.deployment.operators.calls import RelayCalls
+from sottovoce.deployment.operators.routes import Route
+from sottovoce.ledger import records
+from sottovoce.protocol.secure.announcement import Announcement
+
+SENT = "sent.log"  # route, announcement and digest of each message that was about to leave
+
+
+class Party:
+    """A process that answers each command with one line."""
+
+    def __init__(self, program: str, *arguments: str) -> None:
+        path = Path(__file__).parent / f"{program}.py"
+        self.process = subprocess.Popen(
+            [sys.executable, str(path), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, do: str, **values: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **values}) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        """Wait for what it has done; a refusal is the text 'refused: ...'."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"{self.process.args} has ended"
+        return json.loads(line)
+
+    def ask(self, do: str, **values: Any) -> Any:
+        self.tell(do, **values)
+        return self.answer()
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@contextlib.contextmanager
+def party(program: str, *arguments: str) -> Iterator[Party]:
+    """Run a party until the block ends."""
+    started = Party(program, *arguments)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def obey(commands: Mapping[str, Callable[..., Any]]) -> None:
+    """Do in this process what each line of the standard input says."""
+    for line in sys.stdin:
+        values = json.loads(line)
+        try:
+            reply = commands[values.pop("do")](**values)
+        except SottovoceError as error:
+            reply = f"refused: {error}"
+        print(json.dumps(reply), flush=True)
+
+
+def write_down_what_leaves(folder: Path) -> None:
+    """From now on every report and confirmation of this process is noted before it leaves."""
+    ask, current = RelayCalls.ask, ["none"]
+
+    def noting(calls: RelayCalls, route: Route, body: bytes = b"", **more: str) -> bytes:
+        if route in (Route.REPORT, Route.CONFIRM):
+            with (folder / SENT).open("a") as file:
+                file.write(f"{route.name} {current[0]} {records.digest(body).hex()}\n")
+        content = ask(calls, route, body, **more)
+        if route is Route.ANNOUNCEMENT:
+            with contextlib.suppress(SottovoceError):
+                current[0] = Announcement.read(unpack_announcement(content)[0]).ann.hex()
+        return content
+
+    vars_of_class: Any = RelayCalls
+    vars_of_class.ask = noting
+
+
+def sent_by(folder: Path) -> dict[tuple[str, str], set[str]]:
+    """Return the digests of what a party may have sent, by route and announcement."""
+    found: dict[tuple[str, str], set[str]] = {}
+    log = folder / SENT
+    for line in log.read_text().splitlines() if log.exists() else []:
+        route, ann, digest = line.split()
+        found.setdefault((route, ann), set()).add(digest)
+    return found
