@@ -3,6 +3,7 @@
 Arguments: its folder. The file LIE in it says which lie; it is read at each request.
 """
 
+import asyncio
 import dataclasses
 import os
 import sys
@@ -442,8 +443,9 @@ class LyingApplication(RelayApplication):
             scope["state"]["connection"].cut()
             return
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        for _ in range(2**16):
+        for _ in range(2**8):
             await send({"type": "http.response.body", "body": bytes(2**16), "more_body": True})
+            await asyncio.sleep(0.0)
 
 
 def _again(body: bytes) -> Any:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from sottovoce.deployment.operators.routes import Route
 from sottovoce.ledger import records
 from sottovoce.protocol.secure.announcement import Announcement
 
-SENT = "sent.log"  # route, announcement and digest of each message that was about to leave
+SENT = "sent.log"  # route, announcement, round and digest of each message that was about to leave
+_ANSWERED = (Route.FROZEN, Route.ACCEPTED, Route.LIST, Route.CONFIRMATIONS)
 
 
 class Party:
@@ -76,28 +78,47 @@ def obey(commands: Mapping[str, Callable[..., Any]]) -> None:
 
 
 def write_down_what_leaves(folder: Path) -> None:
-    """From now on every report and confirmation of this process is noted before it leaves."""
-    ask, current = RelayCalls.ask, ["none"]
+    """From now on what this process says and is told in an attempt is noted, the former before."""
+    ask, place = RelayCalls.ask, ["none 0"]
+
+    def note(kind: str, content: bytes) -> None:
+        with (folder / SENT).open("a") as file:
+            file.write(f"{kind} {place[0]} {records.digest(content).hex()}\n")
+
+    def begin(packed: bytes) -> None:
+        with contextlib.suppress(SottovoceError):
+            found = Announcement.read(unpack_announcement(packed)[0])
+            place[0] = f"{found.ann.hex()} {found.attempt.round}"
 
     def noting(calls: RelayCalls, route: Route, body: bytes = b"", **more: str) -> bytes:
-        if route in (Route.REPORT, Route.CONFIRM):
-            with (folder / SENT).open("a") as file:
-                file.write(f"{route.name} {current[0]} {records.digest(body).hex()}\n")
+        if route is Route.ANNOUNCE:
+            begin(body)
+        if body and route is not Route.REGISTER:
+            note(route.name, body)
         content = ask(calls, route, body, **more)
         if route is Route.ANNOUNCEMENT:
-            with contextlib.suppress(SottovoceError):
-                current[0] = Announcement.read(unpack_announcement(content)[0]).ann.hex()
+            begin(content)
+        elif route in _ANSWERED:
+            note(f"answer:{route.name}", content)
         return content
 
-    vars_of_class: Any = RelayCalls
-    vars_of_class.ask = noting
+    class_of_calls: Any = RelayCalls
+    class_of_calls.ask = noting
 
 
-def sent_by(folder: Path) -> dict[tuple[str, str], set[str]]:
-    """Return the digests of what a party may have sent, by route and announcement."""
-    found: dict[tuple[str, str], set[str]] = {}
+def sent_by(folder: Path) -> dict[tuple[str, str, int], set[str]]:
+    """Return the digests of what a party may have sent, by route, announcement and round.
+
+    What the relay has answered to it has the names of routes after 'answer:'.
+    """
+    found: dict[tuple[str, str, int], set[str]] = {}
     log = folder / SENT
     for line in log.read_text().splitlines() if log.exists() else []:
-        route, ann, digest = line.split()
-        found.setdefault((route, ann), set()).add(digest)
+        kind, ann, number, digest = line.split()
+        found.setdefault((kind, ann, int(number)), set()).add(digest)
     return found
+
+
+def answered_rounds(folder: Path) -> Counter[int]:
+    """Return to how many announcements of each round a client may have sent a report."""
+    return Counter(number for kind, _, number in sent_by(folder) if kind == Route.REPORT.name)

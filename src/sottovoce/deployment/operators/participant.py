@@ -138,7 +138,7 @@ class Participant:
         )
         planned = prepared.asked.rounds * uplinks
         due = masked_charges(plan, part, uplinks, found.attempt.attempt)
-        site.check_charges(ledger, due, planned=planned)
+        site.check_charges(ledger, due, planned=planned, retries=True)
         vectors = [finite_or_zeros(values) for values in prepared.train()]
         check_uplinks(len(vectors), uplinks)
         message = report(
@@ -147,7 +147,7 @@ class Participant:
             ledger,
             prepared.randomness,
             permit=lambda pending: site.check_charges(
-                ledger, pending, planned=planned, charging=True
+                ledger, pending, planned=planned, charging=True, retries=True
             ),
         )
         if site.audit_log is not None:
