@@ -32,7 +32,12 @@ def main(folder: Path) -> None:
         def payloads() -> list[str]:
             return [payload.hex() for payload in link.payloads()]
 
-        obey({"announce": announce, "sums": sums, "payloads": payloads})
+        def secret() -> str:
+            found = link._collector._open
+            assert found is not None
+            return found.key.secret.hex()
+
+        obey({"announce": announce, "sums": sums, "payloads": payloads, "secret": secret})
 
 
 if __name__ == "__main__":
