@@ -84,6 +84,11 @@ class KilledParties:
                 [sys.executable, str(path), *map(str, arguments)], stdout=output, stderr=output
             )
 
+    def wait_for_nodes(self) -> None:
+        """Wait until all nodes look for announcements."""
+        logs = [self.operators.folder / f"{node.name}.log" for node in self.nodes]
+        eventually(lambda: all("ready" in log.read_text() for log in logs), what="the nodes")
+
     @property
     def has_ended(self) -> bool:
         """Whether the collector's program has ended by itself, at the end of its run or earlier."""

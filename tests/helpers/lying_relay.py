@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from sottovoce.core.errors import WireError
 from sottovoce.deployment.machines.limited_server import serve
@@ -43,6 +43,7 @@ from sottovoce.protocol.secure.two_server_messages import Accepted, Frozen, Summ
 LIE = "lie.txt"
 HONEST = "none"
 SUM, SHUFFLER = Protocol.TWO_SERVER_SUM, Protocol.SHUFFLER
+Message = TypeVar("Message")
 
 
 @dataclasses.dataclass
@@ -113,8 +114,9 @@ def frozen(change: Callable[[list[Any], Situation], list[Any]]) -> Change:
     return changed
 
 
-def replaced(entry: Any, **changed: Any) -> Any:
-    return dataclasses.replace(entry, **changed)
+def replaced(message: Message, **changed: Any) -> Message:
+    made: Any = dataclasses.replace(message, **changed)  # type: ignore[type-var]
+    return cast(Message, made)
 
 
 def invented_entry(entries: list[Any], made: Situation) -> list[Any]:

@@ -41,7 +41,7 @@ class Party:
         """Wait for what it has done; a refusal is the text 'refused: ...'."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, f"{self.process.args} has ended"
+        assert line, f"{self.process.args!r} has ended"
         return json.loads(line)
 
     def ask(self, do: str, **values: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from federated_runs import as_toml, federated_table
 from killed_parties import KilledParties, eventually, killed_parties
-from party_process import sent_by
+from party_process import answered_rounds, sent_by
 from specs import LOCAL_STEPS
 
 from sottovoce.deployment.operators.routes import Route
@@ -67,11 +67,13 @@ def table_of(name: str, rounds: int, kind: dict[str, Any]) -> dict[str, Any]:
     return table | {"runtime": {"deterministic": True, "backend": "relay"}}
 
 
-def parties_of(folder: Path, rounds: int, kind: dict[str, Any]) -> Any:
+def parties_of(
+    folder: Path, rounds: int, kind: dict[str, Any], *, confirm_seconds: int = SECONDS
+) -> Any:
     table = table_of(folder.name, rounds, kind)
     adjacency = table["privacy"]["adjacency"]
     return killed_parties(
-        folder, as_toml(table), NAMES, confirm_seconds=SECONDS, adjacency=adjacency
+        folder, as_toml(table), NAMES, confirm_seconds=confirm_seconds, adjacency=adjacency
     )
 
 
@@ -151,3 +153,20 @@ def reports_of_round(parties: KilledParties, number: int) -> int:
     return sum(
         key in {(kind, asked) for kind, _, asked in sent_by(node.folder)} for node in parties.nodes
     )
+
+
+def test_a_node_that_is_killed_after_its_report_confirms_the_list(tmp_path: Path) -> None:
+    """Also if it starts again when the relay takes no reports any more."""
+    with parties_of(tmp_path, 2, SHUFFLE, confirm_seconds=30) as parties:
+        parties.start_relay()
+        for node in parties.nodes:
+            parties.start_node(node)
+        parties.wait_for_nodes()
+        parties.start_collector()
+        eventually(lambda: reports_of_round(parties, 2) == len(NAMES), what="all reports")
+        parties.kill(NAMES[0])
+        time.sleep(SECONDS)
+        parties.start_node(parties.nodes[0])
+        assert parties.finish(120.0)[-1]["clients_received"] == len(NAMES)
+        assert answered_rounds(parties.nodes[0].folder)[2] == 1
+        parties.check_nothing_is_sent_uncharged_or_twice()

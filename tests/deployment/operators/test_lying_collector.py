@@ -41,8 +41,12 @@ def all_answer(lies: LyingCollector) -> None:
 
 def second_key(made: Announcement, key: TrustKey) -> Announcement:
     """Return a second announcement of the same attempt, with another key and more time."""
-    later = {"closes": made.closes + 600, "confirm_by": made.confirm_by and made.confirm_by + 900}
-    return dataclasses.replace(made, hpke_key=HpkeKey.generate().public, **later).signed(key)
+    return dataclasses.replace(
+        made,
+        hpke_key=HpkeKey.generate().public,
+        closes=made.closes + 600,
+        confirm_by=made.confirm_by and made.confirm_by + 900,
+    ).signed(key)
 
 
 def check_requests(lies: LyingCollector, route: Route) -> None:
@@ -259,18 +263,16 @@ def hand_out_one_root(lies: LyingCollector, number: int) -> None:
 
 def refuse_other_shuffles(lies: LyingCollector) -> None:
     """Clients that trust no relay refuse shuffles that nobody confirms, and other terms."""
-    for number, (changed, reason) in enumerate(
-        (
-            ({"confirm_by": 0}, "the relay is trusted"),
-            ({"attempt": {"run": "other"}, "confirm_by": 0}, "the relay is trusted"),
-            ({"slack": 1}, "other terms"),
-            ({"attempt": {"threshold": 4}}, "other terms"),
-            ({"attempt": {"threshold": 4, "run": "other"}}, "other terms than those before"),
-            ({"payload_bytes": 17}, "another 'payload_bytes'"),
-        ),
-        start=10,
-    ):
-        fields: dict[str, Any] = dict(changed)
+    refusals: list[tuple[dict[str, Any], str]] = [
+        ({"confirm_by": 0}, "the relay is trusted"),
+        ({"attempt": {"run": "other"}, "confirm_by": 0}, "the relay is trusted"),
+        ({"slack": 1}, "other terms"),
+        ({"attempt": {"threshold": 4}}, "other terms"),
+        ({"attempt": {"threshold": 4, "run": "other"}}, "other terms than those before"),
+        ({"payload_bytes": 17}, "another 'payload_bytes'"),
+    ]
+    for number, (changed, reason) in enumerate(refusals, start=10):
+        fields = dict(changed)
         attempt = {"round": number, **fields.pop("attempt", {})}
         taken(lies.announce(lies.announcement(SHUFFLER, attempt=attempt, **fields)))
         for said in lies.all_send():

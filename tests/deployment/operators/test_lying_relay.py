@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lying_relay import ENDLESS, HANGS_UP, HONEST, LIE, LIES, OF_REPORTS, REFUSED, SWALLOWED, UNKNOWN
+from lying_relay import (
+    ENDLESS,
+    HANGS_UP,
+    HONEST,
+    LIE,
+    LIES,
+    OF_REPORTS,
+    REFUSED,
+    SWALLOWED,
+    UNKNOWN,
+)
 from party_process import Party, answered_rounds, party, sent_by
 from relayed_mechanisms import SHUFFLER, SUM
 from two_operators import create_operators
@@ -79,12 +89,8 @@ def deceived(folder: Path, protocol: Protocol) -> Iterator[Deceived]:
     (path / LIE).write_text(HONEST)
     with contextlib.ExitStack() as stack:
         stack.enter_context(party("lying_relay", str(path)))
-        wait_until(
-            lambda: is_healthy(operators.relay), [], what="the relay", timeout_seconds=60.0
-        )
-        collector = stack.enter_context(
-            party("asking_collector", str(operators.collector.folder))
-        )
+        wait_until(lambda: is_healthy(operators.relay), [], what="the relay", timeout_seconds=60.0)
+        collector = stack.enter_context(party("asking_collector", str(operators.collector.folder)))
         clients = [
             stack.enter_context(party("sending_device", str(each.folder), str(protocol)))
             for each in devices

@@ -112,14 +112,20 @@ class Participant:
             )
             most = prepared.asked.rounds + policy.retries
             party = self.link.party(found.attempt.protocol, ledger, most_attempts=most)
-            if ledger.journal().state(found.place) is None:
+            is_new = ledger.journal().state(found.place) is None
+            if is_new:
                 message = self._contribute(asked, found, prepared, party, ledger)
             else:  # This client was stopped after it had answered.
                 request = _request(asked, found, prepared, party)
                 message = report(request, party, ledger, prepared.randomness)
             standing = ledger.position()
         site.settle(standing)
-        self.link.send(message)
+        try:
+            self.link.send(message)
+        except RefusedError as refused:
+            # The relay may have had it before this client was stopped, and wait for a confirmation.
+            if is_new or refused.is_busy or not found.closes <= time.time() < found.confirm_by:
+                raise
 
     def _contribute(
         self,
