@@ -6,6 +6,7 @@ Each is refused, and the honest clients' sum or list is exact.
 import contextlib
 import dataclasses
 import hashlib
+import random
 import secrets
 import socket
 import ssl
@@ -18,6 +19,7 @@ import pytest
 from lying_collector import wait_until
 from two_operators import Operators, create_operators, running_relay
 
+from sottovoce.core.errors import AbandonedError
 from sottovoce.deployment.operators.admission_file import AdmissionFile
 from sottovoce.deployment.operators.calls import RefusedError, RelayCalls, pinned_context
 from sottovoce.deployment.operators.collecting import CollectorLink, ReportWindow, open_collector
@@ -50,7 +52,8 @@ class Relayed:
     operators: Operators
     collector: CollectorLink
     calls: RelayCalls
-    devices: list[DeviceFolder]
+    devices: list[DeviceFolder]  # three honest ones and a liar
+    saboteurs: list[DeviceFolder]  # whose lies only the collector can see
 
     def refuses(self, status: int, route: Route, body: bytes = b"", of: str = "") -> None:
         with pytest.raises(RefusedError) as refused:
@@ -87,23 +90,30 @@ class Relayed:
 @contextlib.contextmanager
 def relayed(folder: Path) -> Iterator[Relayed]:
     operators = create_operators(folder)
-    devices = operators.devices(4)
+    devices = operators.devices(7)
     card = operators.pinned.relay
     with (
         running_relay(operators.relay),
         open_collector(operators.collector) as collector,
         RelayCalls(card.address, card.certificate) as calls,
     ):
-        yield Relayed(operators, collector, calls, devices)
+        yield Relayed(operators, collector, calls, devices[:4], devices[4:])
 
 
-def sum_report(ann: Announcement, device: DeviceFolder, codes: Sequence[int]) -> SumReport:
-    """Return what an honest client sends."""
-    name, seed = device.name, secrets.token_bytes(32)
+def sum_report(
+    ann: Announcement,
+    device: DeviceFolder,
+    codes: Sequence[int],
+    *,
+    seed: bytes | None = None,
+    sealed_as: str | None = None,
+) -> SumReport:
+    """Return what an honest client sends; a lying one may seal another seed, or as another."""
+    name, seed = device.name, seed or secrets.token_bytes(32)
     masked = MaskedSum(ann.attempt.dimension, ann.attempt.bits)
     masked.add_codes(np.asarray(codes, dtype=np.uint8))
     masked.add_mask(mask_key(seed, ann.ann, name, 0))
-    info = two_server_messages.seed_info(ann.ann, name)
+    info = two_server_messages.seed_info(ann.ann, sealed_as or name)
     ciphertext = hpke.seal(ann.hpke_key, seed, info)
     return signed(device.key, ann, name, ciphertext, masked.packed())
 
@@ -189,12 +199,13 @@ def test_a_relay_refuses_every_lie_of_a_client_about_a_sum(tmp_path: Path) -> No
             ]
             if number == 1:
                 made.refuses(UNKNOWN, Route.REPORT, reports[0].to_bytes())
-            for device in made.devices:
+            for device in [*made.devices, *made.saboteurs]:
                 made.takes(Route.REGISTER, made.admission(device).to_bytes())
             check_registrations(made)
             for report in reports:
                 made.takes(Route.REPORT, report.to_bytes())
             check_sum_reports(made, ann, reports, liar, earlier)
+            sabotage(made, ann)
             check_transport(made)
             made.refuses(BAD, Route.ROOT_OF, of="00" * 32)
             made.refuses(BAD, Route.CONFIRM)
@@ -252,6 +263,38 @@ def check_sum_reports(
     made.takes(Route.REPORT, first.to_bytes())  # the same once more
 
 
+def sabotage(made: Relayed, ann: Announcement) -> None:
+    """Send what the relay cannot tell from honest reports, and the collector must leave out."""
+    first, second, third = made.saboteurs
+    seed = secrets.token_bytes(32)
+    for report in (
+        sum_report(ann, first, [1] * 16, seed=seed),
+        sum_report(ann, second, [1] * 16, seed=seed),
+        sum_report(ann, third, [1] * 16, sealed_as=first.name),
+    ):
+        made.takes(Route.REPORT, report.to_bytes())
+
+
+def test_a_client_that_adds_more_than_it_may_spoils_a_sum_and_learns_nothing(
+    tmp_path: Path,
+) -> None:
+    with relayed(tmp_path) as made:
+        for device in made.devices:
+            made.takes(Route.REGISTER, made.admission(device).to_bytes())
+        for number, is_spoiled in ((1, True), (2, False)):
+            attempt = made.operators.attempt(CONTENT, round=number)
+            ann = made.collector.announce(attempt, CONTENT, ReportWindow(report_seconds=3))
+            for device in made.devices[:3]:
+                made.takes(Route.REPORT, sum_report(ann, device, [0] * 16).to_bytes())
+            own = [90 if is_spoiled else 1] * 16
+            made.takes(Route.REPORT, sum_report(ann, made.devices[3], own).to_bytes())
+            if is_spoiled:
+                with pytest.raises(AbandonedError, match="a sum is above 4"):
+                    made.collector.sums()
+            else:
+                assert made.collector.sums()[0][0].tolist() == own
+
+
 def honest_name(reports: Sequence[SumReport]) -> str:
     return reports[0].name
 
@@ -277,7 +320,7 @@ def confirmation(key: TrustKey, root: Root, name: str) -> Confirmation:
 
 def test_a_relay_refuses_every_lie_of_a_client_about_a_shuffle(tmp_path: Path) -> None:
     with relayed(tmp_path) as made:
-        for device in made.devices:
+        for device in [*made.devices, *made.saboteurs]:
             made.takes(Route.REGISTER, made.admission(device).to_bytes())
         earlier: list[tuple[Route, bytes]] = []
         for number in (1, 2):
@@ -297,6 +340,9 @@ def shuffle_with_lies(
     for report in sent:
         made.takes(Route.REPORT, report.to_bytes())
     check_messages(made, ann, sent, liar)
+    saboteur = made.saboteurs[0]  # Its message does not open.
+    unreadable = signed_message(saboteur.key, ann.ann, saboteur.name, secrets.token_bytes(64))
+    made.takes(Route.REPORT, unreadable.to_bytes())
     for route, body in earlier:
         made.refuses(EARLY if route is Route.CONFIRM else BAD, route, body)
     leaf = leaf_digest(sent[0].ciphertext).hex()
@@ -377,7 +423,62 @@ def confirm_with_lies(
     ):
         with pytest.raises(RefusedError):
             made.calls.ask(Route.CONFIRM, lie)
-    confirmations = [confirmation(each.key, found, each.name) for each in honest]
+    confirming = [*honest, made.saboteurs[0]]
+    confirmations = [confirmation(each.key, found, each.name) for each in confirming]
     for each in [*confirmations, confirmations[0]]:
         made.takes(Route.CONFIRM, each.to_bytes())
     return confirmations
+
+
+def test_no_bytes_of_a_client_make_a_relay_fail(tmp_path: Path) -> None:
+    luck = random.Random(1)
+    with relayed(tmp_path) as made:
+        device = made.devices[0]
+        for protocol in (SUM, SHUFFLER):
+            attempt = made.operators.attempt(CONTENT, round=1, run=protocol.name, protocol=protocol)
+            size = 16 if protocol is SHUFFLER else 0
+            ann = made.collector.announce(
+                attempt, CONTENT, ReportWindow(report_seconds=600), payload_bytes=size
+            )
+            report = message(ann, device, bytes(16)) if size else sum_report(ann, device, [1] * 16)
+            root = Root(ann=ann.ann, count=3, top=bytes(32), signature=bytes(64))
+            whole = {
+                Route.REGISTER: made.admission(device).to_bytes(),
+                Route.REPORT: report.to_bytes(),
+                Route.CONFIRM: confirmation(device.key, root, device.name).to_bytes(),
+            }
+            for _ in range(400):
+                route, body = luck.choice(list(whole.items()))
+                answered(made.calls, route, garbled(luck, body))
+            for _ in range(100):
+                of = luck.randbytes(luck.randrange(40)).decode("latin-1")
+                answered(made.calls, Route.ROOT_OF, b"", of=luck.choice([of, of.encode().hex()]))
+            made.takes(Route.REGISTER, whole[Route.REGISTER])
+            made.takes(Route.REPORT, whole[Route.REPORT])
+    log = (made.operators.relay.state_folder / "relay.log").read_text()
+    assert "Error" not in log
+
+
+def answered(calls: RelayCalls, route: Route, body: bytes, of: str = "") -> None:
+    """Send a request; raise if the relay fails instead of taking or refusing it."""
+    try:
+        calls.ask(route, body, of=of)
+    except RefusedError as refused:
+        assert not refused.is_busy, (route, body, of)
+
+
+def garbled(luck: random.Random, body: bytes) -> bytes:
+    """Return bytes with changes, cuts and repetitions."""
+    found = bytearray(body)
+    for _ in range(luck.randrange(1, 4)):
+        at = luck.randrange(len(found) + 1)
+        match luck.randrange(4):
+            case 0:
+                found[at : at + 1] = luck.randbytes(1)
+            case 1:
+                del found[at : at + luck.randrange(80)]
+            case 2:
+                found[at:at] = luck.randbytes(luck.randrange(80))
+            case _:
+                found[at:at] = found[:at]
+    return bytes(found[:4000])

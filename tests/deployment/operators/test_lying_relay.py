@@ -159,6 +159,7 @@ def check(lies: dict[str, tuple[str, str]], made: Deceived, collect: str) -> dic
 def described(released: Any) -> str:
     """Return in words how many clients are in what a collector has released."""
     if isinstance(released, list):
+        assert released == sorted(released)
         return f"{len(released)} messages"
     assert max(released["total"]) <= released["clients"]
     return {3: EXACT, 4: ALL}[released["clients"]]
