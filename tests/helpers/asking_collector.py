@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mortal import die_after_commits
 from party_process import obey
 from relayed_mechanisms import CONTENT, PAYLOAD_BYTES, SHUFFLER, attempt_of
 
@@ -16,6 +17,7 @@ from sottovoce.protocol.secure.encoding import Protocol
 
 
 def main(folder: Path) -> None:
+    die_after_commits(folder)
     collector = CollectorFolder.read(folder)
     with open_collector(collector) as link:
 

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from mortal import die_after_commits
 from sottovoce.core.errors import WireError
 from sottovoce.deployment.machines.limited_server import serve
 from sottovoce.deployment.operators.application import (
@@ -458,6 +459,7 @@ def _again(body: bytes) -> Any:
 
 
 def main(path: Path) -> None:
+    die_after_commits(path)
     folder = RelayFolder.read(path)
     with open_desk(folder) as desk:
         serve(

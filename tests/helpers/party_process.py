@@ -20,6 +20,10 @@ SENT = "sent.log"  # route, announcement, round and digest of each message that 
 _ANSWERED = (Route.FROZEN, Route.ACCEPTED, Route.LIST, Route.CONFIRMATIONS)
 
 
+class PartyEndedError(Exception):
+    """A process has ended before it has answered."""
+
+
 class Party:
     """A process that answers each command with one line."""
 
@@ -34,14 +38,21 @@ class Party:
 
     def tell(self, do: str, **values: Any) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"do": do, **values}) + "\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # It has ended, as `answer` tells.
+            self.process.stdin.write(json.dumps({"do": do, **values}) + "\n")
+            self.process.stdin.flush()
 
     def answer(self) -> Any:
-        """Wait for what it has done; a refusal is the text 'refused: ...'."""
+        """Wait for what it has done; a refusal is the text 'refused: ...'.
+
+        Raises:
+            PartyEndedError: It has ended.
+        """
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, f"{self.process.args!r} has ended"
+        if not line:
+            self.process.wait()
+            raise PartyEndedError(f"{self.process.args!r} has ended")
         return json.loads(line)
 
     def ask(self, do: str, **values: Any) -> Any:
@@ -53,7 +64,8 @@ class Party:
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
-            pipe.close()
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from mortal import die_after_commits
 from party_process import obey, write_down_what_leaves
 from relayed_mechanisms import ADJACENCY, DIMENSION, MECHANISMS
 
@@ -52,6 +53,7 @@ def remember_secrets() -> list[bytes]:
 
 def main(folder: Path, protocol: Protocol) -> None:
     path = folder / LEDGER_NAME
+    die_after_commits(folder)
     write_down_what_leaves(folder)
     hidden = remember_secrets()
     with (
