@@ -13,13 +13,13 @@ from lying_relay import (
     HANGS_UP,
     HONEST,
     LIE,
-    LIES,
     OF_REPORTS,
     REFUSED,
     SWALLOWED,
     UNKNOWN,
 )
 from party_process import Party, answered_rounds, party, sent_by
+from relay_lies import LIES
 from relayed_mechanisms import SHUFFLER, SUM
 from two_operators import create_operators
 
