@@ -265,6 +265,8 @@ def test_nothing_is_charged_for_what_cannot_be_sent(world: LedgerWorld) -> None:
         client.send_through(link, np.full(DIMENSION, np.nan))
     with pytest.raises(PolicyError, match="fewer than 5 honest"):
         client.send_through(Link(world, name, honest=5), UPDATE)
+    with pytest.raises(PolicyError, match="fewer than 2 honest"):
+        client.send_through(Link(world, name, colluders=2), UPDATE)
     link.content = b"another model"
     with pytest.raises(WireError, match="content that was announced"):
         client.send_through(link, UPDATE)

@@ -224,6 +224,7 @@ class RelayedClient:
         found = Announcement.read(asked)
         found.check_content(content)
         party = relay.party(found.attempt.protocol, self.ledger)
+        party.open(asked)
         plan = self._plan(party, found)
         self._check(found, plan)
         vector = flatten_update(update, self.part.mechanism.input_domain.dimension)

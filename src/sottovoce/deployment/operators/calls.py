@@ -19,6 +19,14 @@ from sottovoce.deployment.operators.routes import Route
 _TIMEOUT_SECONDS = 60.0
 _LARGEST_ANSWER = 2**32
 _LARGEST_TEXT = 2**12
+# All other answers are short, so a lying relay cannot fill the memory of a client with a receipt.
+_LONG = {
+    Route.ANNOUNCEMENT,
+    Route.FROZEN,
+    Route.ACCEPTED,
+    Route.LIST,
+    Route.CONFIRMATIONS,
+}
 # How a kept connection shows that the relay has closed it, or has been started again.
 _BROKEN = (
     ConnectionError,
@@ -160,8 +168,9 @@ class RelayCalls:
             if not answer.isclosed():  # The rest of the text was not read.
                 self.close()
             raise RefusedError(answer.status, f"the relay refuses: {text}")
-        content = answer.read(_LARGEST_ANSWER + 1)
-        if len(content) > _LARGEST_ANSWER:
+        most = _LARGEST_ANSWER if route in _LONG else _LARGEST_TEXT
+        content = answer.read(most + 1)
+        if len(content) > most:
             raise http.client.HTTPException("its answer is too long")
         return content
 

@@ -116,16 +116,22 @@ class Participant:
             rounds = QUESTION_ROUNDS if prepared is None else prepared.asked.rounds
             most = rounds + policy.retries
             party = self.link.party(found.attempt.protocol, ledger, most_attempts=most)
+            is_new = ledger.journal().state(found.place) is None
             if prepared is None:
                 message = report_answer(asked, content, site=site, party=party, ledger=ledger)
-            elif ledger.journal().state(found.place) is None:
+            elif is_new:
                 message = self._contribute(asked, found, prepared, party, ledger)
             else:  # This client was stopped after it had answered.
                 request = _request(asked, found, prepared, party)
                 message = report(request, party, ledger, prepared.randomness)
             standing = ledger.position()
         site.settle(standing)
-        self.link.send(message)
+        try:
+            self.link.send(message)
+        except RefusedError as refused:
+            # The relay may have had it before this client was stopped, and wait for a confirmation.
+            if is_new or refused.is_busy or not found.closes <= time.time() < found.confirm_by:
+                raise
 
     def _contribute(
         self,
@@ -144,7 +150,7 @@ class Participant:
         )
         planned = prepared.asked.rounds * uplinks
         due = masked_charges(plan, part, uplinks, found.attempt.attempt)
-        site.check_charges(ledger, due, planned=planned)
+        site.check_charges(ledger, due, planned=planned, retries=True)
         vectors = [finite_or_zeros(values) for values in prepared.train()]
         check_uplinks(len(vectors), uplinks)
         message = report(
@@ -153,7 +159,7 @@ class Participant:
             ledger,
             prepared.randomness,
             permit=lambda pending: site.check_charges(
-                ledger, pending, planned=planned, charging=True
+                ledger, pending, planned=planned, charging=True, retries=True
             ),
         )
         if site.audit_log is not None:

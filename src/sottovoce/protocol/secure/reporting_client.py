@@ -20,6 +20,7 @@ from sottovoce.protocol.secure.operators import Admission, Operators
 from sottovoce.protocol.secure.roster import TrustKey
 
 CHARGED, REPORTED, CONFIRMED = "charged", "reported", "confirmed"
+_LEAST_HONEST = 2
 Drawn = TypeVar("Drawn")
 
 
@@ -51,7 +52,7 @@ class ReportingClient(ABC, Generic[Drawn]):
         *,
         most_attempts: int | None = None,
     ) -> None:
-        parameter_rules.integer("honest", honest, low=2, high=2**31)
+        parameter_rules.integer("honest", honest, low=_LEAST_HONEST, high=2**31)
         parameter_rules.integer("colluders", colluders, low=1, high=2**31)
         if (admission.name, admission.key) != (name, key.public):
             raise ParameterError(f"the admission is not one of '{name}' with this key; ask for one")
@@ -74,8 +75,20 @@ class ReportingClient(ABC, Generic[Drawn]):
 
         Returns:
             The minimum of clients less the colluders.
+
+        Raises:
+            PolicyError: There are fewer than two, so nothing would hide a client's message.
         """
-        return announcement.attempt.threshold - self._colluders
+        honest = announcement.attempt.threshold - self._colluders
+        if honest < _LEAST_HONEST:
+            raise self._too_few(announcement, _LEAST_HONEST)
+        return honest
+
+    def _too_few(self, announcement: Announcement, honest: int) -> PolicyError:
+        return PolicyError(
+            f"{announcement.attempt.threshold} clients with {self._colluders} colluders leave "
+            f"fewer than {honest} honest ones; ask for a larger minimum"
+        )
 
     def open(self, announcement: bytes) -> Announcement:
         """Return an announcement if the pinned collector signed it for this protocol.
@@ -158,10 +171,7 @@ class ReportingClient(ABC, Generic[Drawn]):
         if self._admission.valid_until < announcement.closes:
             raise WireError("the client's admission expires before the attempt closes; renew it")
         if self.honest_clients(announcement) < self._honest:
-            raise PolicyError(
-                f"{announcement.attempt.threshold} clients with {self._colluders} colluders leave "
-                f"fewer than {self._honest} honest ones; ask for a larger minimum"
-            )
+            raise self._too_few(announcement, self._honest)
         begun = self._journal.attempts(place.federation, place.run)
         if self._most_attempts is not None and begun >= self._most_attempts:
             raise PolicyError(
