@@ -53,25 +53,38 @@ class LyingDesk(Desk):
             self._told = {"ann": ann}
         return self._told.setdefault("victim", victim) == victim
 
-    def answer(self, route: Route, of: str, body: bytes, now: float) -> bytes:
-        about, change = LIES.get(self.lie, (None, refuse))
+    def answer(self, route: Route, body: bytes, now: float) -> bytes:
+        about, _ = LIES.get(self.lie, (None, refuse))
         if route is Route.ACCEPTED and about is Route.FROZEN:
             return self._sum_anyway(body)
-        true = super().answer(route, of, body, now)
-        made = Situation(self._relay, self._folder, self._kept)
-        if about is not route or (
-            route in TO_THE_FIRST and not self.is_first(of.encode() or os.urandom(8))
-        ):
+        return self._changed(route, super().answer(route, body, now), os.urandom(8))
+
+    def roots(self, leaves: Sequence[bytes], now: float) -> list[bytes | HttpRefusal]:
+        return [self._root(leaf, now) for leaf in leaves]
+
+    def _root(self, leaf: bytes, now: float) -> bytes | HttpRefusal:
+        (true,) = super().roots([leaf], now)
+        if isinstance(true, HttpRefusal):
+            return true
+        try:
+            return self._changed(Route.ROOT_OF, true, leaf)
+        except HttpRefusal as refusal:
+            return refusal
+
+    def _changed(self, route: Route, true: bytes, victim: bytes) -> bytes:
+        """Return an answer as this relay gives it."""
+        about, change = LIES.get(self.lie, (None, refuse))
+        if about is not route or (route in TO_THE_FIRST and not self.is_first(victim)):
             self._kept[route] = true
             return true
-        return change(true, made)
+        return change(true, Situation(self._relay, self._folder, self._kept))
 
-    def reports(self, bodies: Sequence[bytes], now: float) -> list[HttpRefusal | None]:
+    def reports(self, bodies: Sequence[bytes], now: float) -> list[bytes | HttpRefusal]:
         if self.lie not in OF_REPORTS:
             return super().reports(bodies, now)
         return [self._report(body, now) for body in bodies]
 
-    def _report(self, body: bytes, now: float) -> HttpRefusal | None:
+    def _report(self, body: bytes, now: float) -> bytes | HttpRefusal:
         if not self.is_first(body[:20]):
             (outcome,) = super().reports([body], now)
             return outcome
@@ -80,7 +93,7 @@ class LyingDesk(Desk):
                 return HttpRefusal(HTTPStatus.BAD_REQUEST, "this relay does not like it")
             case "a report without a name":
                 return HttpRefusal(HTTPStatus.UNAUTHORIZED, "who are you?")
-        return None
+        return b""
 
     def _sum_anyway(self, body: bytes) -> bytes:
         """Return the sum of clients of another list than the relay's own."""

@@ -130,13 +130,17 @@ class DeskCalls:
         try:
             if route is Route.HEALTH:
                 return b"ok"
-            if route in (Route.REPORT, Route.CONFIRM):
-                take = self.desk.reports if route is Route.REPORT else self.desk.take_confirmations
-                (refusal,) = take([body], self.people.now)
-                if refusal is not None:
-                    raise refusal
-                return b""
-            return self.desk.answer(route, of, body, self.people.now)
+            together = {
+                Route.REPORT: self.desk.reports,
+                Route.ROOT_OF: self.desk.roots,
+                Route.CONFIRM: self.desk.take_confirmations,
+            }
+            if route not in together:
+                return self.desk.answer(route, body, self.people.now)
+            (answer,) = together[route]([of.encode() or body], self.people.now)
+            if isinstance(answer, HttpRefusal):
+                raise answer
+            return answer
         except HttpRefusal as refusal:
             raise RefusedError(refusal.status, str(refusal)) from None
         except SottovoceError as error:
