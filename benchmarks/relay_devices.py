@@ -214,6 +214,8 @@ class Devices:
             Admission.issue(operators, *both, name=name, key=key.public, valid_until=until)
             for name, key in keys.items()
         ]
+        for operator in (relay, collector):
+            operator.add_clients({name: key.public for name, key in keys.items()})
         return cls(operators=operators, keys=keys, admissions=[a.to_bytes() for a in admissions])
 
     def reports(

@@ -102,7 +102,7 @@ def prepare(folder: Path, devices: int, dimension: int) -> Federation:
     found = Announcement.read(announcement)
     keys = relay.admission_key, collector.admission_key
     codes = np.random.default_rng(1).integers(0, 2, dimension, dtype=np.uint8)
-    admissions, reports = [], []
+    admissions, reports, listed = [], [], {}
     for number in range(devices):
         name, key = f"phone-{number:06d}", TrustKey.generate()
         until = now + 10 * _OPEN_SECONDS
@@ -110,7 +110,9 @@ def prepare(folder: Path, devices: int, dimension: int) -> Federation:
         client = TwoServerClient.__new__(TwoServerClient)  # without a ledger's journal
         client.name, client._key = name, key
         admissions.append(admission.to_bytes())
+        listed[name] = key.public
         reports.append(client._encode(found, [codes]))
+    relay.add_clients(listed)
     return Federation(
         relay=relay,
         collector=collector,

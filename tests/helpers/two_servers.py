@@ -71,6 +71,7 @@ class World:
         self.operators = self.secrets.operators
         self.names = [f"client-{number:03d}" for number in range(clients)]
         self.keys = {name: TrustKey.generate() for name in self.names}
+        self.removed: dict[str, set[str]] = {"relay": set(), "collector": set()}
         self._admissions: dict[str, Admission] = {}
         self._states: dict[str, StateFile] = {}
         self.relay = self.new_relay("relay.sqlite")
@@ -94,10 +95,23 @@ class World:
 
     def new_relay(self, name: str) -> Relay:
         secrets = self.secrets
-        return Relay(self.state(name), secrets.relay, secrets.relay_hpke, self.operators, 1, 3)
+        return Relay(
+            self.state(name),
+            secrets.relay,
+            secrets.relay_hpke,
+            self.operators,
+            1,
+            3,
+            lambda: self.listed("relay"),
+        )
 
     def new_collector(self, name: str) -> Collector:
         return Collector(self.state(name), self.secrets.collector, self.operators, 1, 3)
+
+    def listed(self, operator: str) -> dict[str, bytes]:
+        """Return the clients that one of the operators admits now."""
+        left = self.keys.keys() - self.removed[operator]
+        return {name: self.keys[name].public for name in left}
 
     def close(self) -> None:
         for state in self._states.values():
@@ -142,7 +156,12 @@ class World:
 
     def announce(self, **changed: Any) -> bytes:
         """Announce a sum at collector and relay."""
-        message = self.collector.announce(self.attempt(**changed), opens=OPENS, closes=CLOSES)
+        message = self.collector.announce(
+            self.attempt(**changed),
+            opens=OPENS,
+            closes=CLOSES,
+            clients=self.listed("collector"),
+        )
         self.relay.announce(message, CONTENT, OPENS)
         return message
 
@@ -154,6 +173,7 @@ class World:
             confirm_by=confirm_by,
             slack=slack,
             payload_bytes=PAYLOAD_BYTES,
+            clients=self.listed("collector"),
         )
         self.relay.announce(message, CONTENT, OPENS)
         return message

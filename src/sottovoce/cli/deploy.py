@@ -384,6 +384,7 @@ app.command("init-collector")(deploy_relay.init_collector)
 app.command()(deploy_relay.pin)
 app.command()(deploy_relay.enroll)
 app.command()(deploy_relay.admit)
+app.command()(deploy_relay.revoke)
 app.command()(deploy_ask.ask)
 app.command()(check)
 

@@ -148,6 +148,24 @@ def admit(
         say(f"'{one.name}' is signed, {rest}: {path}")
 
 
+def revoke(
+    folder: Annotated[
+        Path, typer.Argument(metavar="OPERATOR_DIR", help="The folder of relay or collector.")
+    ],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of clients.")],
+    as_json: Json = False,
+) -> None:
+    """Take back the admission of clients, such as lost phones; one operator is enough.
+
+    They no longer count from the next announcement on. Their names can be admitted again.
+    """
+    operator_of(folder).remove_clients(names)
+    if as_json:
+        print_json({"revoked": names})
+    else:
+        say("removed, from the next announcement on: " + ", ".join(names))
+
+
 def operator_of(folder: Path) -> "RelayFolder | CollectorFolder":
     """Return the operator whose folder it is."""
     from sottovoce.deployment.operators.folders import COLLECTOR_FILE, CollectorFolder, RelayFolder

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import call
 from two_operators import Operators, create_operators
 
 from sottovoce.core.errors import ConfigError, DeploymentError
@@ -117,6 +118,24 @@ def test_a_name_and_a_key_are_admitted_once(operators: Operators, tmp_path: Path
     assert AdmissionFile.read(request).by_relay == b""
     admit(operators.relay, [device.admission_path])  # again is the same
     assert operators.relay.clients() == {known.name: known.key}
+
+
+def test_a_client_that_was_removed_can_be_admitted_again_with_another_key(
+    operators: Operators, tmp_path: Path
+) -> None:
+    first, second = operators.devices(2)
+    folder = str(operators.relay.folder)
+    unknown = call("deploy", "revoke", folder, first.name, "phone-99")
+    assert unknown.code == 2
+    assert "has not admitted a client 'phone-99', so nothing was changed" in unknown.text.replace(
+        "\n", " "
+    )
+    assert call("deploy", "revoke", folder, first.name).code == 0
+    assert list(operators.relay.clients()) == [second.name]
+    request = tmp_path / "request.toml"
+    AdmissionFile(name=first.name, key=bytes(32)).write(request)
+    admit(operators.relay, [request])
+    assert operators.relay.clients()[first.name] == bytes(32)
 
 
 def test_no_operator_signs_for_longer_than_it_allows(operators: Operators, tmp_path: Path) -> None:

@@ -315,8 +315,8 @@ def test_a_seed_that_repeats_a_clients_public_key_leaves_nobody_out(world: World
 
 
 def test_two_names_with_one_key_count_for_nothing(world: World) -> None:
-    announcement = world.announce()
     world.keys["client-003"] = world.keys["client-002"]
+    announcement = world.announce()
     with pytest.raises(WireError, match="same key"):
         world.relay.register(world.admission("client-003").to_bytes(), OPENS)
     with pytest.raises(AbandonedError, match="got 2; the attempt is abandoned"):
@@ -401,6 +401,23 @@ def test_a_client_counts_only_if_both_operators_admitted_it(world: World, side: 
     lie = dataclasses.replace(admission, **{side: getattr(forged, side)})
     with pytest.raises(WireError, match="admission"):
         world.relay.register(lie.to_bytes(), OPENS)
+
+
+def test_lists_of_clients_count_as_they_were_when_an_attempt_was_announced(world: World) -> None:
+    world.removed["relay"].add("client-000")
+    first = world.announce()
+    world.removed["relay"].clear()
+    with pytest.raises(WireError, match="not on the operator's list of this announcement"):
+        world.relay.report(all_reports(world, first)["client-000"], OPENS)
+    world.keys["client-004"], world.names = TrustKey.generate(), [*world.names, "client-004"]
+    world.relay.register(world.admission("client-004").to_bytes(), OPENS)
+    world.removed["collector"].add("client-001")
+    second = world.announce(attempt=2)
+    world.removed["collector"].clear()
+    for report in all_reports(world, second).values():
+        world.relay.report(report, OPENS)
+    accepted = Accepted.read(world.collector.accept(world.relay.frozen(CLOSES)))
+    assert accepted.names == ("client-000", "client-002", "client-003", "client-004")
 
 
 def test_an_expired_admission_is_refused(world: World) -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from sottovoce.core.errors import DeploymentError, SottovoceError
@@ -56,6 +56,7 @@ class CollectorLink:
     ) -> None:
         operators = folder.operators
         self.keys = operators.keys
+        self._folder = folder
         self._key = folder.signing_key
         self._collector = Collector(state, self._key, self.keys, folder.colluders, folder.threshold)
         self._calls = RelayCalls(operators.relay.address, operators.relay.certificate)
@@ -63,7 +64,13 @@ class CollectorLink:
         self._announced: Announcement | None = None
 
     def announce(
-        self, attempt: Attempt, content: bytes, window: ReportWindow, *, payload_bytes: int = 0
+        self,
+        attempt: Attempt,
+        content: bytes,
+        window: ReportWindow,
+        *,
+        payload_bytes: int = 0,
+        clients: Collection[str] | None = None,
     ) -> Announcement:
         """Begin an attempt and hand its announcement to the relay, which gives it to all clients.
 
@@ -72,6 +79,7 @@ class CollectorLink:
             content: What clients get with it, such as a model.
             window: When clients may answer.
             payload_bytes: Size of every payload of a shuffle; 0 for a sum.
+            clients: Names of the clients that count, if they are admitted; None for all who are.
 
         Returns:
             The announcement.
@@ -88,6 +96,11 @@ class CollectorLink:
             confirm_by=closes + window.confirm_seconds if window.confirm_seconds else 0,
             slack=window.slack,
             payload_bytes=payload_bytes,
+            clients={
+                name: key
+                for name, key in self._folder.clients().items()
+                if clients is None or name in clients
+            },
         )
         self._announced = Announcement.read(message)
         self._ask(Route.ANNOUNCE, pack_announcement(message, content))

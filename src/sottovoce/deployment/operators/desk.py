@@ -209,6 +209,7 @@ def open_desk(folder: RelayFolder) -> Iterator[Desk]:
                 folder.operators.keys,
                 folder.colluders,
                 folder.threshold,
+                folder.clients,
             )
         )
     finally:

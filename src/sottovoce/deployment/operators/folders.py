@@ -132,6 +132,22 @@ class OperatorFolder:
         with files.explain_os_errors("write", path), files.open_private(path, append=True) as out:
             out.write("".join(new).encode())
 
+    def remove_clients(self, names: Sequence[str]) -> None:
+        """Remove clients from the list of those admitted; all of them, or none.
+
+        Raises:
+            DeploymentError: A client is not on the list.
+        """
+        left = self.clients()
+        for name in names:
+            if left.pop(name, None) is None:
+                raise DeploymentError(
+                    f"{self.folder} has not admitted a client '{name}', so nothing was changed; "
+                    f"use the names in {self.folder / _CLIENTS}"
+                )
+        rows = "".join(f"{name} {key.hex()}\n" for name, key in left.items())
+        files.write_atomic(self.folder / _CLIENTS, rows.encode(), mode=files.PRIVATE)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayFolder(OperatorFolder):

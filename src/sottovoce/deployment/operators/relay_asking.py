@@ -174,7 +174,7 @@ def _summed(link: CollectorLink, asking: AnnouncedQuestion, window: ReportWindow
         except DomainError as error:
             raise AbandonedError(str(error)) from None
 
-    link.announce(asking.attempt(link.keys), asking.content, window)
+    link.announce(asking.attempt(link.keys), asking.content, window, clients=asking.terms.clients)
     sums, clients = link.sums(check)
     return _Answers(tally=tally_of_sum(question, sums[0], clients * each), clients=clients)
 
@@ -182,7 +182,13 @@ def _summed(link: CollectorLink, asking: AnnouncedQuestion, window: ReportWindow
 def _shuffled(link: CollectorLink, asking: AnnouncedQuestion, window: ReportWindow) -> _Answers:
     question = asking.question
     size = payload_bytes(question)
-    link.announce(asking.attempt(link.keys), asking.content, window, payload_bytes=size)
+    link.announce(
+        asking.attempt(link.keys),
+        asking.content,
+        window,
+        payload_bytes=size,
+        clients=asking.terms.clients,
+    )
     payloads = link.payloads()
     tally, dropped = tally_of_payloads(question, payloads)
     if not tally.people:

@@ -116,7 +116,7 @@ class RelayRounds(ChargedRounds):
     ) -> Sequence[SummedUplink | AnonymousServer]:
         if attempt.protocol is Protocol.SHUFFLER:
             return [self._shuffled(plan, attempt, content)]
-        self.link.announce(attempt, content, self.window)
+        self.link.announce(attempt, content, self.window, clients=_names(plan))
         sums, clients = self.link.sums(_plausible(plan))
         payload = clients * (attempt.dimension * attempt.bits + 7) // 8
         return [
@@ -133,7 +133,7 @@ class RelayRounds(ChargedRounds):
     def _shuffled(self, plan: RoundPlan, attempt: Attempt, content: bytes) -> AnonymousServer:
         envelope = plan.envelope(plan.clients[0], 0)
         size = envelope.payload_bytes
-        self.link.announce(attempt, content, self.window, payload_bytes=size)
+        self.link.announce(attempt, content, self.window, payload_bytes=size, clients=_names(plan))
         server = AnonymousServer(plan, dimension=self.dimension)
         for payload in self.link.payloads():
             server.receive(seal_packed(payload, envelope))
@@ -182,6 +182,10 @@ class RelayRounds(ChargedRounds):
             unit=str(plan.unit),
             model_digest=hashlib.sha256(content).digest(),
         )
+
+
+def _names(plan: RoundPlan) -> set[str]:
+    return {part.client for part in plan.clients}
 
 
 def _bits(mechanism: object, most: int) -> int:

@@ -3,6 +3,7 @@
 The key that opens seeds or payloads exists in memory only, so a restart abandons the attempt.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sottovoce.core.errors import ParameterError, WireError
@@ -12,6 +13,7 @@ from sottovoce.protocol.secure.attempt import Attempt
 from sottovoce.protocol.secure.encoding import Protocol
 from sottovoce.protocol.secure.hpke import HpkeKey
 from sottovoce.protocol.secure.operator_policy import (
+    check_listed,
     check_operator_numbers,
     check_operator_policy,
 )
@@ -30,6 +32,7 @@ class OpenAttempt:
     Attributes:
         announcement: What it announced.
         key: The key that opens what clients sealed.
+        clients: The keys of the clients that count, by name; None for all who were admitted.
         taken: The bytes of the list that it has taken.
         seeds: The seed of each accepted client.
         root: The root that it signed, and the list.
@@ -37,6 +40,7 @@ class OpenAttempt:
 
     announcement: Announcement
     key: HpkeKey
+    clients: Mapping[str, bytes] | None = None
     taken: bytes = b""
     seeds: dict[str, bytes] = field(default_factory=dict)
     listed: tuple[Root, tuple[bytes, ...]] | None = None
@@ -83,6 +87,7 @@ class CollectorOfAttempt:
         confirm_by: int = 0,
         slack: int = 0,
         payload_bytes: int = 0,
+        clients: Mapping[str, bytes] | None = None,
     ) -> bytes:
         """Begin an attempt with a new key and return its announcement for the relay.
 
@@ -94,6 +99,8 @@ class CollectorOfAttempt:
                 to forward all and add nothing.
             slack: How many confirmations may be missing.
             payload_bytes: Size of every payload of a shuffle.
+            clients: The keys of the clients that count, by name; None for everyone whom both
+                operators have signed.
 
         Returns:
             The announcement.
@@ -119,7 +126,7 @@ class CollectorOfAttempt:
         check_operator_policy(found, self._minimum, self._colluders)
         self.abandon()
         self._journal.begin(found.place, ANNOUNCED)
-        self._open = OpenAttempt(found, key)
+        self._open = OpenAttempt(found, key, clients)
         return found.to_bytes()
 
     def result(self, place: Place) -> bytes | None:
@@ -158,6 +165,7 @@ class CollectorOfAttempt:
 
     def _check_admission(self, found: OpenAttempt, admission: Admission) -> None:
         """Raise unless both operators admitted a client; a certificate's signatures once."""
+        check_listed(found.clients, admission)
         content = admission.to_bytes()
         if content not in self._checked:
             admission.check(self.operators, found.announcement.closes)

@@ -4,7 +4,7 @@ All of it is on disk before the relay answers. Several reports share one commit.
 its report until the attempt closes; no time is ever kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from sottovoce.protocol.secure.announcement import Announcement
 from sottovoce.protocol.secure.encoding import Protocol, labeled
 from sottovoce.protocol.secure.hpke import HpkeKey
 from sottovoce.protocol.secure.operator_policy import (
+    ListedClients,
+    check_listed,
     check_operator_numbers,
     check_operator_policy,
 )
@@ -75,6 +77,8 @@ class RelayIntake:
         operators: Keys of both operators.
         colluders: How many clients may collude with an operator.
         minimum: The smallest number of clients whose reports the relay forwards.
+        clients: Whom the relay admits, asked for each announcement; None for everyone whom both
+            operators have signed.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class RelayIntake:
         operators: Operators,
         colluders: int,
         minimum: int,
+        clients: ListedClients | None = None,
     ) -> None:
         check_operator_numbers(minimum, colluders)
         if (key.public, hpke_key.public) != (operators.relay, operators.relay_hpke):
@@ -95,6 +100,8 @@ class RelayIntake:
         self._hpke_key = hpke_key
         self._colluders = colluders
         self._minimum = minimum
+        self._clients = clients
+        self._listed = self._list_clients()
         self._journal = Journal(state)
         with state.transaction():
             for table in _TABLES:
@@ -103,6 +110,9 @@ class RelayIntake:
         self._current = Announcement.read(rows[0][0]) if rows else None
         ((self._arrived,),) = state.all("SELECT count(*) FROM arrivals")
         self._admissions: dict[str, Admission] = {}
+
+    def _list_clients(self) -> Mapping[str, bytes] | None:
+        return None if self._clients is None else self._clients()
 
     def announce(self, announcement: bytes, content: bytes, now: int) -> None:
         """Begin an attempt that the collector announces; the one before it is closed for ever.
@@ -124,6 +134,7 @@ class RelayIntake:
         check_operator_policy(found, self._minimum, self._colluders)
         if now >= found.closes:
             raise WireError("expected an attempt that closes later, got one that is over")
+        self._listed = self._list_clients()
         with self._state.transaction():
             self._journal.close_all()
             self._journal.begin(found.place, ANNOUNCED)
@@ -244,6 +255,7 @@ class RelayIntake:
 
     def _admitted(self, current: Announcement, name: str) -> Admission:
         found = self.admission(name)
+        check_listed(self._listed, found)
         if found.valid_until < current.closes:
             raise WireError("the client's admission expires before the attempt closes; renew it")
         return found
