@@ -5,11 +5,14 @@ same charges, the same journal. Its report is sealed to the relay before it goes
 because the link stores messages.
 """
 
-from flwr.app import Context, Message
-
 from sottovoce.core.errors import DeploymentError, PolicyError
 from sottovoce.deployment.operators.answering import AnsweringClient
-from sottovoce.deployment.operators.device import FILE_NAME, AdmittedClient, DeviceFolder, enrollment_folder
+from sottovoce.deployment.operators.device import (
+    FILE_NAME,
+    AdmittedClient,
+    DeviceFolder,
+    enrollment_folder,
+)
 from sottovoce.deployment.site import Site
 from sottovoce.deployment.site_witness import check_witnessed
 from sottovoce.flower.node_messages import (

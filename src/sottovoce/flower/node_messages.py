@@ -93,9 +93,7 @@ def read_request(blobs: Blobs) -> ReportRequest | ConfirmationRequest:
     given = set(blobs) - {_RECEIPT}
     receipt = _receipt(blobs[_RECEIPT]) if _RECEIPT in blobs else None
     if given == {ANNOUNCED, _CONTENT}:
-        return ReportRequest(
-            announced=blobs[ANNOUNCED], content=blobs[_CONTENT], receipt=receipt
-        )
+        return ReportRequest(announced=blobs[ANNOUNCED], content=blobs[_CONTENT], receipt=receipt)
     if given == {ANNOUNCED, _LEAVES}:
         return ConfirmationRequest(
             announced=blobs[ANNOUNCED], leaves=blobs[_LEAVES], receipt=receipt

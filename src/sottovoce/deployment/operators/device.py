@@ -5,8 +5,8 @@ trust.key         its Ed25519 private key, as hexadecimal digits
 admission.toml    its request for admission, with the signatures of both operators
 operators.toml    the public keys of both operators; its digest is pinned in device.toml
 
-The client needs no Flower: `Client.send_through` takes a `RelayLink`. The folder relay/ in the folder
-of a site of Flower's link is one, too; policy, ledger and data are then those of the site.
+The client needs no Flower: `Client.send_through` takes a `RelayLink`. The folder relay/ in a site's
+folder, for sites of Flower's link, is one, too; policy, ledger and data are then the site's.
 """
 
 import time
