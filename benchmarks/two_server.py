@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sottovoce.ledger.journal import Journal
+from sottovoce.protocol.secure.announcement import Announcement
 from sottovoce.protocol.secure.attempt import Attempt
 from sottovoce.protocol.secure.collector import Collector
 from sottovoce.protocol.secure.encoding import Protocol
@@ -198,10 +199,14 @@ def confirm(
 
 def _print_bytes(federation: Federation, announcement: bytes, report: bytes) -> None:
     print("bytes")
+    ann = Announcement.read(announcement).ann
     for name, content in (
         ("announcement", announcement),
         ("report", report),
-        ("report sealed to the relay", seal_to_relay(report, federation.operators)),
+        (
+            "report sealed to the relay",
+            seal_to_relay(report, federation.operators, ann),
+        ),
         ("receipt", RECEIPT),
     ):
         print(f"  {name:<30} {len(content):>6}")

@@ -19,6 +19,7 @@ from sottovoce.analytics.question import Question, to_json
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import DeploymentError, SottovoceError
 from sottovoce.deployment.operators import (
+    answering,
     collecting,
     device,
     participant,
@@ -170,7 +171,7 @@ class RelayedPeople:
         self.lost = 0  # How many of the next reports do not reach the relay.
         self._calls = cast(RelayCalls, DeskCalls(desk, self))
         clock = types.SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now)
-        for module in (collecting, device, participant, relay_answers):
+        for module in (answering, collecting, device, participant, relay_answers):
             patch.setattr(module, "time", clock)
         patch.setattr(relay_asking, "open_collector", self._open_collector)
         patch.setattr(relay_asking, "reach_relay", lambda _: None)

@@ -45,7 +45,7 @@ def check(
     else:
         from sottovoce.flower.checks import check_site
 
-        checks = check_site(SiteFolder.read(folder))
+        checks = check_site(SiteFolder.read(folder)) + deploy_relay.check_enrollment(folder)
     failed = [one for one in checks if one.state == "FAILS"]
     if as_json:
         print_json({"ok": not failed, "checks": [asdict(one) for one in checks]})
@@ -347,7 +347,10 @@ def _run_participant(folder: Path, background: bool) -> None:
 
 @app.command()
 def relay(folder: deploy_relay.RelayPath, background: Background = False) -> None:
-    """Run a relay, to which devices send encrypted reports."""
+    """Run a relay, to which devices send encrypted reports.
+
+    With 'link' in relay.toml the sites of that federation answer, too, over their link.
+    """
     from sottovoce.deployment.operators.folders import RelayFolder
     from sottovoce.deployment.operators.relay_program import START_SECONDS, keep_relay
 

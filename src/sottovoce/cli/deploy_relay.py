@@ -96,7 +96,9 @@ def pin(
 
 
 def enroll(
-    folder: NewFolder,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder to create, or that of a site.")
+    ],
     name: Annotated[str, typer.Option("--as", help="This client's name.")],
     operators: Annotated[Path, typer.Option(help="The file operators.toml.")],
     digest: Annotated[
@@ -111,10 +113,24 @@ def enroll(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Create a client's folder, with a key and a request for admission."""
-    from sottovoce.deployment.operators.device import create_device
+    """Create a client's folder, with a key and a request for admission.
 
-    device = create_device(folder, name=name, operators=operators, digest=digest, with_site=site)
+    In the folder of a site ('deploy join') this is the folder relay/. The site then answers the
+    collector over its link, if the relay's operator runs that link.
+    """
+    from sottovoce.core.errors import ParameterError
+    from sottovoce.deployment.machines.site_folder import FILE_NAME as SITE_FILE
+    from sottovoce.deployment.machines.site_folder import SiteFolder
+    from sottovoce.deployment.operators.device import create_device, enroll_site
+
+    if (folder / SITE_FILE).is_file() and not is_device(folder):
+        if site:
+            raise ParameterError(f"{folder} has a {SITE_FILE} already; leave out --with-site")
+        device = enroll_site(SiteFolder.read(folder), name=name, operators=operators, digest=digest)
+    else:
+        device = create_device(
+            folder, name=name, operators=operators, digest=digest, with_site=site
+        )
     if as_json:
         print_json({"client": device.name, "request": str(device.admission_path)})
         return
@@ -252,6 +268,15 @@ def check_party(folder: Path) -> "list[ReadinessCheck]":
         return check_device(DeviceFolder.read(folder))
     operator = operator_of(folder)
     return check_relay(operator) if isinstance(operator, RelayFolder) else check_collector(operator)
+
+
+def check_enrollment(folder: Path) -> "list[ReadinessCheck]":
+    """Check whether a site may answer a relay's collector; nothing if it is not enrolled."""
+    from sottovoce.deployment.operators.checks import check_enrolled
+    from sottovoce.deployment.operators.device import DeviceFolder, enrollment_folder
+
+    enrolled = enrollment_folder(folder)
+    return check_enrolled(DeviceFolder.read(enrolled)) if is_device(enrolled) else []
 
 
 def print_status(folder: Path, *, as_json: bool) -> None:

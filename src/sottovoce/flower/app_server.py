@@ -1,10 +1,10 @@
 """The ServerApp `sottovoce.flower.app_server:app`, which runs a spec or asks a question.
 
-Its run configuration has either `spec` (TOML or JSON) with `resume` and `allow_code`, or `question`
+Its run configuration has either `spec` (TOML or JSON) with `resume` and `allow_code`, `question`
 (JSON) with `about`, `deadline_seconds`, `minimum_sites` and `confidence`, and for a secure sum
-`channel`, `minimum_clients`, `colluders` and `delta`. It also has `out`, the
-output folder, and `sites`, the operator's federation.toml, whose folder holds the sites' public
-keys; `sites` is empty where nodes have no keys.
+`channel`, `minimum_clients`, `colluders` and `delta`, or `relay` and `ann` for an announcement that
+is passed on. It also has `out`, the output folder, and `sites`, the operator's federation.toml,
+whose folder holds the sites' public keys; `sites` is empty where nodes have no keys.
 """
 
 import logging
@@ -27,6 +27,7 @@ from sottovoce.flower.asking import ask_on_grid
 from sottovoce.flower.grid_post import count_no_traffic
 from sottovoce.flower.link import traffic_of
 from sottovoce.flower.pauses import patch_flower_grid_polling
+from sottovoce.flower.relay_server import RELAY_KEY, serve_announcement
 from sottovoce.flower.remote import run_on_grid, with_flower_backend
 from sottovoce.protocol.secure.roster import Roster
 from sottovoce.runs.loading import check_code_allowed, parse, parse_text
@@ -55,7 +56,7 @@ def serve(grid: Grid, config: RunConfig) -> None:
 
     Raises ConfigError if the configuration lacks a key, or lists sites without any key.
     """
-    task = "question" if config.get("question") else "spec"
+    task = next((name for name in (RELAY_KEY, "question") if config.get(name)), "spec")
     for key in (task, "out"):
         if not config.get(key):
             raise ConfigError(
@@ -69,7 +70,10 @@ def serve(grid: Grid, config: RunConfig) -> None:
             f"no site of {config['sites']} has a key, so no site can be asked; add their keys: "
             f"sottovoce deploy certificates {federation.folder} --add NAME node.pub"
         )
-    if task == "question":
+    if task == RELAY_KEY:
+        assert federation is not None, "a relay's bridge names the sites"
+        serve_announcement(grid, config, federation)
+    elif task == "question":
         _ask(grid, config, federation)
     else:
         _train(grid, config, federation)

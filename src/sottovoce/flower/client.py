@@ -42,7 +42,15 @@ from sottovoce.deployment.orders import (
 from sottovoce.deployment.site import Site, read_site
 from sottovoce.deployment.site_answers import Values, answer, own_columns
 from sottovoce.deployment.site_witness import check_witnessed, statement_part
+from sottovoce.flower.node_client import answer_announced
+from sottovoce.flower.node_messages import (
+    ACTION,
+    ConfirmationRequest,
+    ReportRequest,
+    read_request,
+)
 from sottovoce.flower.records import from_records, to_records
+from sottovoce.protocol.secure.announcement import Announcement
 
 SITE_KEY = "site"
 SITE_VARIABLE = "SOTTOVOCE_SITE"
@@ -81,7 +89,8 @@ Compute = Callable[[Order, Site], list[bytes]]
 SiteOf = Callable[[Context], Site]
 ColumnsOf = Callable[[Site], Mapping[str, Values]]
 Handler = Callable[[Message, Context], Message]
-Read = Callable[[Blobs], Order | Step | QuestionRequest]
+Request = Order | Step | QuestionRequest | ReportRequest | ConfirmationRequest
+Read = Callable[[Blobs], Request]
 
 
 def make_order_handler(compute: Compute, site_of: SiteOf = site_of) -> Handler:
@@ -204,11 +213,31 @@ def _read_question_or_step(blobs: Blobs) -> QuestionRequest | Step:
     return read_step(blobs) if STEP in blobs else read_question_request(blobs)
 
 
+def make_relay_handler(site_of: SiteOf = site_of) -> Handler:
+    """Return a message handler that answers announcements of a relay's collector.
+
+    The site must be enrolled with the relay's operators. Its report is sealed to the relay. A
+    refusal tells the reason, as that of an order does.
+    """
+
+    def reply(message: Message, site: Site) -> dict[str, bytes]:
+        request = read_request(from_records(message.content))
+        try:
+            blobs = answer_announced(request, site).blobs()
+        except _PUBLIC as error:
+            _note(site, error, _name_of(request))
+            blobs = refusal_blobs(str(error))
+        return {**blobs, **statement_part(site)}
+
+    return _guarded(reply, site_of, read_request)
+
+
 def client_app(compute: Compute, site_of: SiteOf = site_of) -> ClientApp:
-    """Return a ClientApp that answers orders, and questions about columns in the site's file."""
+    """Return a ClientApp that answers orders, questions about columns, and a relay's collector."""
     app = ClientApp()
     app.train()(make_order_handler(compute, site_of))
     app.query()(make_question_handler(own_columns, site_of))
+    app.query(ACTION)(make_relay_handler(site_of))
     return app
 
 
@@ -242,7 +271,10 @@ def _name_in(message: Message, read: Read) -> OrderName:
         return OrderName()
 
 
-def _name_of(order: Order | Step | QuestionRequest) -> OrderName:
+def _name_of(order: Request) -> OrderName:
+    if isinstance(order, ReportRequest | ConfirmationRequest):
+        asked = Announcement.read(order.announced).attempt
+        return OrderName(run=asked.run, round=asked.round)
     kind = order.mechanism.get("kind") if isinstance(order, Order) else None
     return OrderName(
         run=order.run, round=order.round, mechanism=kind if isinstance(kind, str) else None

@@ -17,7 +17,6 @@ from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.processes import (
     Child,
     hold_supervisor_lock,
-    program,
     state_of,
     stop_children_at_exit,
     wait_until,
@@ -79,7 +78,7 @@ def keep_link(federation: Federation, *, on_ready: Callable[[Sequence[str]], Non
 def link_command(federation: Federation, inner: Address) -> list[str]:
     """Return the command of a SuperLink that listens on this machine only."""
     return [
-        program("flower-superlink"),
+        *(sys.executable, "-m", "sottovoce.flower.superlink"),
         *("--host", inner.host, "--port", str(inner.port)),
         *("--ssl-ca-certfile", str(federation.authority)),
         *("--ssl-certfile", str(federation.certificate)),

@@ -38,6 +38,7 @@ from sottovoce.deployment.masked_orders import STEP
 from sottovoce.deployment.orders import ORDER, REFUSED
 from sottovoce.flower.client import Handler, SiteOf
 from sottovoce.flower.mod import private_mod
+from sottovoce.flower.node_messages import ANNOUNCED
 from sottovoce.flower.records import RECORD
 
 
@@ -50,7 +51,7 @@ def with_installed_app(ours: Handler, site_of: SiteOf) -> Handler:
 
     def answer(message: Message, context: Context) -> Message:
         record = message.content.config_records.get(RECORD)
-        order = record is not None and (ORDER in record or STEP in record)
+        order = record is not None and not {ORDER, STEP, ANNOUNCED}.isdisjoint(record)
         if order or message.metadata.message_type == "query":
             return ours(message, context)  # Without a site it refuses with a reason.
         app = site_of(context).app

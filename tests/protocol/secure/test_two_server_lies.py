@@ -14,9 +14,10 @@ from sottovoce.core.errors import AbandonedError, ParameterError, PolicyError, W
 from sottovoce.protocol.secure import hpke, two_server_messages
 from sottovoce.protocol.secure.announcement import Announcement
 from sottovoce.protocol.secure.encoding import Protocol
+from sottovoce.protocol.secure.hpke import HpkeKey
 from sottovoce.protocol.secure.masks import MaskedSum
 from sottovoce.protocol.secure.operators import Admission
-from sottovoce.protocol.secure.relay_intake import RECEIPT, seal_to_relay
+from sottovoce.protocol.secure.relay_intake import RECEIPT, SEALING_BYTES, seal_to_relay
 from sottovoce.protocol.secure.roster import TrustKey
 from sottovoce.protocol.secure.two_server_messages import Accepted, Frozen, Summed, SumReport
 
@@ -435,11 +436,23 @@ def test_an_expired_admission_is_refused(world: World) -> None:
 
 
 def test_a_report_can_be_sealed_to_the_relay(world: World) -> None:
-    report = world.sum_report("client-000", world.announce(), codes_of(RNG))
-    sealed = seal_to_relay(report, world.operators)
+    found = Announcement.read(world.announce())
+    report = world.sum_report("client-000", found.to_bytes(), codes_of(RNG))
+    sealed = seal_to_relay(report, world.operators, found.ann)
     assert world.relay.open_sealed(sealed) == report
-    for lie in (report, sealed[:-1] + bytes([sealed[-1] ^ 1]), b""):
-        with pytest.raises(WireError):
+    assert len(sealed) == len(report) + SEALING_BYTES
+    other = dataclasses.replace(world.operators, relay_hpke=HpkeKey.generate().public)
+    for lie, reason in (
+        (report, "another message"),
+        (b"", "another message"),
+        (sealed[:1], "this key opens"),
+        (sealed[:-1], "this key opens"),
+        (sealed[:-1] + bytes([sealed[-1] ^ 1]), "this key opens"),
+        (seal_to_relay(report, other, found.ann), "this key opens"),
+        (seal_to_relay(report, world.operators, bytes(32)), "this key opens"),
+        (seal_to_relay(report + bytes(2**10), world.operators, found.ann), "at most"),
+    ):
+        with pytest.raises(WireError, match=reason):
             world.relay.open_sealed(lie)
 
 

@@ -10,6 +10,7 @@ ledger.sqlite    what the site has spent
 ledger.seal      identity and position that this ledger must have
 witness.json     the newest receipt of the federation for that ledger, once there is one
 audit.jsonl      what the site charged, answered and refused, one line each
+relay/           the site's enrollment with a relay's operators, if there is one
 node/            log and Flower's own folder of the running node
 
 A site's account can be moved to another folder, for example to one that `deploy join` made for a

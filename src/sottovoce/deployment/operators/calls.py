@@ -22,6 +22,7 @@ _LARGEST_TEXT = 2**12
 # All other answers are short, so a lying relay cannot fill the memory of a client with a receipt.
 _LONG = {
     Route.ANNOUNCEMENT,
+    Route.LEAVES,
     Route.FROZEN,
     Route.ACCEPTED,
     Route.LIST,

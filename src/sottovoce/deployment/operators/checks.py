@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sottovoce.core.errors import DeploymentError
+from sottovoce.core.errors import DeploymentError, SottovoceError
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.processes import state_of
 from sottovoce.deployment.machines.readiness import (
@@ -17,10 +17,16 @@ from sottovoce.deployment.machines.readiness import (
     look_at,
 )
 from sottovoce.deployment.operators.admission_file import AdmissionFile
+from sottovoce.deployment.operators.bridge import federation_of
 from sottovoce.deployment.operators.calls import RelayCalls
 from sottovoce.deployment.operators.cards import PinnedOperators
 from sottovoce.deployment.operators.device import DeviceFolder
-from sottovoce.deployment.operators.folders import CollectorFolder, OperatorFolder, RelayFolder
+from sottovoce.deployment.operators.folders import (
+    RELAY_FILE,
+    CollectorFolder,
+    OperatorFolder,
+    RelayFolder,
+)
 from sottovoce.deployment.operators.relay_program import check_certificate, is_healthy
 from sottovoce.deployment.operators.routes import Route
 from sottovoce.deployment.policy import Policy
@@ -34,6 +40,8 @@ def check_relay(relay: RelayFolder) -> list[ReadinessCheck]:
         *_folder_checks(relay),
         ("program", lambda: _program(relay)),
     ]
+    if relay.link is not None:
+        parts.append(("link", lambda: _link(relay)))
     return [look_at(part) for part in parts]
 
 
@@ -41,6 +49,17 @@ def check_collector(collector: CollectorFolder) -> list[ReadinessCheck]:
     """Check a collector's folder and its connection to the relay; change nothing."""
     parts = [look_at(part) for part in _folder_checks(collector)]
     return [*parts, look_at(("relay", lambda: _reach(collector)))]
+
+
+def check_enrolled(device: DeviceFolder) -> list[ReadinessCheck]:
+    """Check the enrollment of a link's site with a relay's operators; change nothing."""
+    parts: list[Look] = [
+        ("relay: private key", lambda: _private(device.folder)),
+        ("relay: operators", lambda: f"compare with both operators: {device.operators.digest}"),
+        ("relay: admission", lambda: _admission(device)),
+        ("relay: policy", lambda: _policy(device)),
+    ]
+    return [look_at(part) for part in parts]
 
 
 def check_device(device: DeviceFolder) -> list[ReadinessCheck]:
@@ -129,6 +148,16 @@ def _folder_checks(operator: OperatorFolder) -> list[Look]:
 def _certificate(relay: RelayFolder) -> str:
     check_certificate(relay)
     return f"until {certificates.expires_at(relay.certificate):%Y-%m-%d}"
+
+
+def _link(relay: RelayFolder) -> str:
+    try:
+        federation = federation_of(relay)
+    except SottovoceError as error:
+        raise CheckError(str(error), f"correct {relay.folder / RELAY_FILE}") from None
+    enough = state_of(federation.link_folder) is not None
+    runs = "runs" if enough else "does not run, so its sites answer nothing"
+    return f"{len(federation.sites)} sites; the link {runs}"
 
 
 def _private(folder: Path) -> str:

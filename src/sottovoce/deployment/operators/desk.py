@@ -16,18 +16,15 @@ from sottovoce.deployment.operators.application import (
 )
 from sottovoce.deployment.operators.folders import RelayFolder
 from sottovoce.deployment.operators.routes import Route
-from sottovoce.protocol.secure import two_server_messages
 from sottovoce.protocol.secure.announcement import Announcement
 from sottovoce.protocol.secure.encoding import Protocol
 from sottovoce.protocol.secure.relay import Relay
-from sottovoce.protocol.secure.roster import SIGNATURE_BYTES
+from sottovoce.protocol.secure.relay_intake import SEALING_BYTES, is_sealed, largest_report
 from sottovoce.protocol.secure.shuffle_messages import ShuffleReport
 from sottovoce.protocol.secure.state_file import StateFile
 from sottovoce.protocol.secure.two_server_messages import SumReport
-from sottovoce.protocol.secure.wire import MAX_NAME_BYTES
 
 STATE_NAME = "relay.sqlite"
-_HEAD_BYTES = 2 + MAX_NAME_BYTES + 2 * SIGNATURE_BYTES
 
 
 class Desk:
@@ -55,22 +52,29 @@ class Desk:
 
     @property
     def largest_report(self) -> int:
-        """Largest number of bytes of a report of the announced attempt; 0 without one."""
-        current = self._current
-        if current is None:
-            return 0
-        vectors = 0
-        if current.attempt.protocol is Protocol.TWO_SERVER_SUM:
-            vectors = current.attempt.uplinks * two_server_messages.vector_bytes(current)
-        return _HEAD_BYTES + current.ciphertext_bytes + vectors
+        """Largest number of bytes of a sealed report of the announced attempt; 0 without one."""
+        return 0 if self._current is None else SEALING_BYTES + largest_report(self._current)
 
     def reports(self, bodies: Sequence[bytes], now: float) -> list[bytes | HttpRefusal]:
         """Take reports in one durable commit; return nothing for each, or why it is refused."""
-        found = self._relay.reports(bodies, int(now))
-        return [
-            self._refusal(body, outcome, now) if isinstance(outcome, WireError) else b""
-            for body, outcome in zip(bodies, found, strict=True)
-        ]
+        opened = [self._opened(body) for body in bodies]
+        reports = [one for one in opened if isinstance(one, bytes)]
+        taken = zip(reports, self._relay.reports(reports, int(now)), strict=True)
+        answers = list[bytes | HttpRefusal]()
+        for one in opened:
+            report, outcome = (b"", one) if isinstance(one, WireError) else next(taken)
+            if isinstance(outcome, WireError):
+                answers.append(self._refusal(report, outcome, now))
+            else:
+                answers.append(b"")
+        return answers
+
+    def _opened(self, body: bytes) -> bytes | WireError:
+        """Return a report as its client made it, or why it cannot be opened."""
+        try:
+            return self._relay.open_sealed(body) if is_sealed(body) else body
+        except WireError as error:
+            return error
 
     def roots(self, leaves: Sequence[bytes], now: float) -> list[bytes | HttpRefusal]:
         """Return root and path of each leaf, in hexadecimal digits, or why there is none."""
@@ -113,6 +117,10 @@ class Desk:
             match route:
                 case Route.ANNOUNCEMENT:
                     return self._announcement()
+                case Route.ANNOUNCED:
+                    return self._announced()
+                case Route.LEAVES:
+                    return relay.leaves()
                 case Route.REGISTER:
                     relay.register(body, seconds)
                 case Route.ANNOUNCE:
@@ -136,9 +144,13 @@ class Desk:
         return b""
 
     def _announcement(self) -> bytes:
-        if not self._packed:
-            raise HttpRefusal(HTTPStatus.TOO_EARLY, "the collector has announced nothing yet")
+        self._announced()
         return self._packed
+
+    def _announced(self) -> bytes:
+        if self._current is None:
+            raise HttpRefusal(HTTPStatus.TOO_EARLY, "the collector has announced nothing yet")
+        return self._current.ann
 
     def _announce(self, body: bytes, now: int) -> None:
         announcement, content = unpack_announcement(body)
@@ -162,7 +174,7 @@ class Desk:
                 return current.opens
             case Route.FROZEN | Route.LIST:
                 return current.closes
-            case Route.ROOT_OF | Route.CONFIRM | Route.CONFIRMATIONS:
+            case Route.ROOT_OF | Route.LEAVES | Route.CONFIRM | Route.CONFIRMATIONS:
                 return current.confirm_by
             case _:
                 return 0.0

@@ -5,7 +5,8 @@ trust.key         its Ed25519 private key, as hexadecimal digits
 admission.toml    its request for admission, with the signatures of both operators
 operators.toml    the public keys of both operators; its digest is pinned in device.toml
 
-The client needs no Flower: `Client.send_through` takes a `RelayLink`.
+The client needs no Flower: `Client.send_through` takes a `RelayLink`. The folder relay/ in a site's
+folder, for sites of Flower's link, is one, too; policy, ledger and data are then the site's.
 """
 
 import time
@@ -16,13 +17,14 @@ from typing import Self
 from sottovoce.core.errors import ConfigError, DeploymentError, WireError
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.federation import check_name, make_folder, read_section
-from sottovoce.deployment.machines.site_folder import OPEN_POLICY
+from sottovoce.deployment.machines.site_folder import OPEN_POLICY, SiteFolder
 from sottovoce.deployment.operators.admission_file import AdmissionFile
 from sottovoce.deployment.operators.application import unpack_announcement
 from sottovoce.deployment.operators.calls import RefusedError, RelayCalls
 from sottovoce.deployment.operators.cards import PinnedOperators
 from sottovoce.deployment.operators.folders import OPERATORS_FILE, read_secret, write_secret
 from sottovoce.deployment.operators.routes import Route
+from sottovoce.deployment.site import SITE_FILE
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.protocol.relayed import Party
@@ -46,6 +48,7 @@ class _Table(Section):
     honest_clients: int = 2
     colluders: int = 1
     trusts_relay: bool = False
+    site: str = SITE_FILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,8 @@ class DeviceFolder:
         honest_clients: The least number of honest clients, this one included, in a round.
         colluders: How many other clients may collude with an operator.
         trusts_relay: Whether the client also takes part in shuffles without confirmation.
+        site_file: The file site.toml with policy and data, for clients that answer whole runs; it
+            need not exist.
     """
 
     folder: Path
@@ -67,6 +72,7 @@ class DeviceFolder:
     honest_clients: int
     colluders: int
     trusts_relay: bool
+    site_file: Path
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -98,17 +104,13 @@ class DeviceFolder:
             honest_clients=table.honest_clients,
             colluders=table.colluders,
             trusts_relay=table.trusts_relay,
+            site_file=(folder / table.site).resolve(),
         )
-
-    @property
-    def site_file(self) -> Path:
-        """The file site.toml with policy and data, for clients that answer whole runs."""
-        return self.folder / "site.toml"
 
     @property
     def node_folder(self) -> Path:
         """The folder node/ with the lock and the log of the client's program."""
-        return self.folder / "node"
+        return self.site_file.parent / "node"
 
     @property
     def admission_path(self) -> Path:
@@ -122,48 +124,28 @@ class DeviceFolder:
 
 
 @dataclass(slots=True, eq=False)
-class RelayLink:
-    """A client's way to its relay: one connection that is kept, over which reports are sent.
+class AdmittedClient:
+    """A client that both operators have admitted, without any way to the relay.
 
     Args:
         device: The client's folder.
 
-    Examples:
-        Send an update:
-
-            with RelayLink(DeviceFolder.read("phone-1")) as relay:
-                client = Client(relay.name, mechanism, ledger=ledger, budget=budget)
-                client.send_through(relay, update)
+    Raises:
+        DeploymentError: An operator has not admitted the client, or not for today.
     """
 
     device: DeviceFolder
-    _calls: RelayCalls = field(init=False, repr=False)
-    _certificate: Admission = field(init=False, repr=False)
+    certificate: Admission = field(init=False, repr=False)
     _party: Party | None = field(init=False, default=None, repr=False)
-    _leaf: str = field(init=False, default="", repr=False)
 
     def __post_init__(self) -> None:
-        relay = self.device.operators.relay
         request = AdmissionFile.read(self.device.admission_path)
-        self._certificate = request.certificate(self.device.operators.keys)
-        self._calls = RelayCalls(relay.address, relay.certificate)
+        self.certificate = request.certificate(self.device.operators.keys)
 
     @property
     def name(self) -> str:
         """The client's name."""
         return self.device.name
-
-    def announcement(self) -> tuple[bytes, bytes]:
-        """Read the current announcement at the relay.
-
-        Returns:
-            The announcement and its content, such as a model.
-
-        Raises:
-            RefusedError: There is none yet.
-            DeploymentError: The relay does not answer.
-        """
-        return unpack_announcement(self._calls.ask(Route.ANNOUNCEMENT))
 
     def party(
         self, protocol: Protocol, ledger: Ledger, *, most_attempts: int | None = None
@@ -183,7 +165,7 @@ class RelayLink:
         """
         device = self.device
         keys = device.operators.keys
-        given = (device.name, device.key, self._certificate, keys, ledger.journal())
+        given = (device.name, device.key, self.certificate, keys, ledger.journal())
         policy = device.honest_clients, device.colluders
         most = most_attempts
         match protocol:
@@ -196,6 +178,42 @@ class RelayLink:
             case Protocol.PAIRWISE:
                 raise WireError("pairwise masks have no relay; expected a sum or a shuffle")
         return self._party
+
+
+@dataclass(slots=True, eq=False)
+class RelayLink(AdmittedClient):
+    """A client's way to its relay: one connection that is kept, over which reports are sent.
+
+    Args:
+        device: The client's folder.
+
+    Examples:
+        Send an update:
+
+            with RelayLink(DeviceFolder.read("phone-1")) as relay:
+                client = Client(relay.name, mechanism, ledger=ledger, budget=budget)
+                client.send_through(relay, update)
+    """
+
+    _calls: RelayCalls = field(init=False, repr=False)
+    _leaf: str = field(init=False, default="", repr=False)
+
+    def __post_init__(self) -> None:
+        AdmittedClient.__post_init__(self)
+        relay = self.device.operators.relay
+        self._calls = RelayCalls(relay.address, relay.certificate)
+
+    def announcement(self) -> tuple[bytes, bytes]:
+        """Read the current announcement at the relay.
+
+        Returns:
+            The announcement and its content, such as a model.
+
+        Raises:
+            RefusedError: There is none yet.
+            DeploymentError: The relay does not answer.
+        """
+        return unpack_announcement(self._calls.ask(Route.ANNOUNCEMENT))
 
     def send(self, report: bytes) -> None:
         """Send a report, and the client's certificate before it if the relay does not know it.
@@ -214,7 +232,7 @@ class RelayLink:
         except RefusedError as refused:
             if not refused.is_unregistered:
                 raise
-            self._calls.ask(Route.REGISTER, self._certificate.to_bytes())
+            self._calls.ask(Route.REGISTER, self.certificate.to_bytes())
             self._calls.ask(Route.REPORT, report)
 
     def confirm(self, *, timeout_seconds: float = 0.0, ledger: Ledger | None = None) -> None:
@@ -275,25 +293,71 @@ def create_device(
         ConfigError: The file has another digest, or the name is not valid.
         DeploymentError: The folder has any content.
     """
+    pinned = _pinned(name, operators, digest)
+    make_folder(folder)
+    if with_site:
+        seals.create(folder)
+        site = f'name = "{name}"\n\n# What this client allows.\n[policy]\n{OPEN_POLICY}'
+        certificates.write_secret(folder / SITE_FILE, site.encode())
+    return _create(
+        folder,
+        name,
+        pinned,
+        "# This client takes part only where so many clients are honest, itself included.\n"
+        "honest_clients = 2\n"
+        "colluders = 1         # clients that may collude with an operator; counted on top\n",
+    )
+
+
+def enroll_site(site: SiteFolder, *, name: str, operators: Path, digest: str) -> DeviceFolder:
+    """Create the folder relay/ in the folder of a site, by which it answers a relay's collector.
+
+    Args:
+        site: The site's folder.
+        name: The site's name.
+        operators: The file operators.toml.
+        digest: Its digest, as an operator has told it by another way; spaces do not matter.
+
+    Raises:
+        ConfigError: The file has another digest, or the site has another name.
+        DeploymentError: The site is enrolled already.
+    """
+    if name != site.name:
+        raise ConfigError(
+            f"{site.folder} is the folder of the site '{site.name}', which has the same name for "
+            f"the relay; give --as {site.name}, or another folder for a client '{name}'"
+        )
+    pinned, folder = _pinned(name, operators, digest), enrollment_folder(site.folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise DeploymentError(
+            f"the site '{name}' is enrolled already, in {folder}; to enroll it with other "
+            "operators, move that folder away"
+        )
+    make_folder(folder)
+    return _create(folder, name, pinned, f'site = "../{SITE_FILE}"  # policy, ledger and data\n')
+
+
+def enrollment_folder(site_folder: Path) -> Path:
+    """Return the folder in a site's folder by which it answers a relay's collector."""
+    return site_folder / "relay"
+
+
+def _pinned(name: str, operators: Path, digest: str) -> PinnedOperators:
     check_name(name, what="a client's name")
     pinned = PinnedOperators.read(operators)
     check_digest(pinned, digest, operators)
-    make_folder(folder)
+    return pinned
+
+
+def _create(folder: Path, name: str, pinned: PinnedOperators, counts: str) -> DeviceFolder:
     key = TrustKey.generate()
     write_secret(folder / _KEY, key.secret)
     pinned.write(folder / OPERATORS_FILE)
     AdmissionFile(name=name, key=key.public).write(folder / _ADMISSION)
     text = (
-        f'name = "{name}"\noperators_digest = "{pinned.digest}"\n\n'
-        "# This client takes part only where so many clients are honest, itself included.\n"
-        "honest_clients = 2\n"
-        "colluders = 1         # clients that may collude with an operator; counted on top\n"
+        f'name = "{name}"\noperators_digest = "{pinned.digest}"\n\n{counts}'
         "trusts_relay = false  # true: also take part in shuffles without confirmation\n"
     )
-    if with_site:
-        seals.create(folder)
-        site = f'name = "{name}"\n\n# What this client allows.\n[policy]\n{OPEN_POLICY}'
-        certificates.write_secret(folder / "site.toml", site.encode())
     certificates.write_new(folder / FILE_NAME, text.encode())
     return DeviceFolder.read(folder)
 

@@ -43,6 +43,7 @@ class _RelayTable(Section):
     address: str
     minimum_clients: int = 2
     colluders: int = 1
+    link: str | None = None
 
 
 class _CollectorTable(Section):
@@ -155,9 +156,12 @@ class RelayFolder(OperatorFolder):
 
     Attributes:
         address: Where devices and the collector reach the relay.
+        link: The folder of the federation whose sites the relay serves through their link, too;
+            None if there is none.
     """
 
     address: Address
+    link: Path | None = None
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -173,6 +177,7 @@ class RelayFolder(OperatorFolder):
         return cls(
             folder=folder,
             address=Address.parse(table.address, where=f"{path}: "),
+            link=None if table.link is None else (folder / table.link).resolve(),
             minimum_clients=table.minimum_clients,
             colluders=table.colluders,
         )
@@ -287,8 +292,8 @@ def create_relay(
     )
     certificates.write_new(folder / RELAY_CARD, card.text().encode())
     (folder / "relay").mkdir(mode=files.PRIVATE_FOLDER)
-    text = f'address = "{address}"  # where devices and the collector reach the relay\n{_POLICY}'
-    certificates.write_new(folder / RELAY_FILE, text.encode())
+    text = f'address = "{address}"  # where devices and the collector reach the relay\n'
+    certificates.write_new(folder / RELAY_FILE, (text + _POLICY + _LINK).encode())
     return RelayFolder.read(folder)
 
 
@@ -364,6 +369,11 @@ _POLICY = """\
 # This operator takes part in no sum of fewer clients than minimum_clients + colluders.
 minimum_clients = 2  # honest ones, by which the guarantee is computed
 colluders = 1        # admitted clients that may be dishonest; published models reach every client
+"""
+
+_LINK = """\
+# The sites of this federation answer, too, without a connection of their own to the relay.
+# link = "../federation"  # the folder of 'sottovoce deploy init'; its link runs on this machine
 """
 
 _SHUFFLES = """\

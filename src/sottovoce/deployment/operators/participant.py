@@ -1,11 +1,5 @@
-"""A client that answers runs and questions of a collector through the relay, by its own policy.
+"""A client that looks for announcements at the relay over HTTPS, and answers them."""
 
-The client's folder has a site.toml next to its device.toml: policy, ledger and data are those of a
-site of Flower's link. The order, or the question, is the announcement's content. As for a site,
-limits are checked before anything is read, before training, and in the transaction that charges.
-"""
-
-import dataclasses
 import signal
 import sys
 import time
@@ -14,26 +8,13 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from sottovoce.core import printable_text
-from sottovoce.core.errors import DeploymentError, PolicyError, SottovoceError, WireError
+from sottovoce.core.errors import DeploymentError, SottovoceError
 from sottovoce.deployment.machines.processes import hold_supervisor_lock
+from sottovoce.deployment.operators.answering import AnsweringClient
 from sottovoce.deployment.operators.calls import RefusedError
 from sottovoce.deployment.operators.device import DeviceFolder, RelayLink
-from sottovoce.deployment.operators.relay_answers import QUESTION_ROUNDS, report_answer
-from sottovoce.deployment.operators.relay_orders import unpack_order
-from sottovoce.deployment.operators.relayed_questions import is_question
-from sottovoce.deployment.policy import Policy, Terms
-from sottovoce.deployment.site import Site, check_uplinks, finite_or_zeros, order_name, read_site
-from sottovoce.deployment.site_training import PreparedOrder, prepare_order
-from sottovoce.ledger.ledger import Ledger
-from sottovoce.protocol.relayed import (
-    Party,
-    RelayedRequest,
-    canonical_parameters,
-    channel_of,
-    report,
-)
+from sottovoce.deployment.site import Site, read_site
 from sottovoce.protocol.secure.announcement import Announcement
-from sottovoce.protocol.secure.contribution import masked_charges
 
 POLL_SECONDS = 2.0
 START_SECONDS = 60.0
@@ -101,100 +82,14 @@ class Participant:
         return f"confirmed {found.place}"
 
     def _answer(self, asked: bytes, found: Announcement, content: bytes) -> None:
-        site, policy = self.site, self.site.policy
-        if not isinstance(policy, Policy) or policy.honest is None or policy.colluders is None:
-            raise PolicyError("set 'honest' and 'colluders' in [policy] to allow secure sums")
-        found.check(self.link.device.operators.keys)
-        found.check_content(content)
-        prepared = None
-        if not is_question(content):
-            prepared = prepare_order(unpack_order(content, site.name), site)
-        with site.open_ledger() as ledger:
-            self.link.device = dataclasses.replace(
-                self.link.device, honest_clients=policy.honest, colluders=policy.colluders
-            )
-            rounds = QUESTION_ROUNDS if prepared is None else prepared.asked.rounds
-            most = rounds + policy.retries
-            party = self.link.party(found.attempt.protocol, ledger, most_attempts=most)
-            is_new = ledger.journal().state(found.place) is None
-            if prepared is None:
-                message = report_answer(asked, content, site=site, party=party, ledger=ledger)
-            elif is_new:
-                message = self._contribute(asked, found, prepared, party, ledger)
-            else:  # This client was stopped after it had answered.
-                request = _request(asked, found, prepared, party)
-                message = report(request, party, ledger, prepared.randomness)
-            standing = ledger.position()
-        site.settle(standing)
+        answer = AnsweringClient(self.link, self.site).report(asked, content)
         try:
-            self.link.send(message)
+            self.link.send(answer.report)
         except RefusedError as refused:
             # The relay may have had it before this client was stopped, and wait for a confirmation.
-            if is_new or refused.is_busy or not found.closes <= time.time() < found.confirm_by:
+            is_late = found.closes <= time.time() < found.confirm_by
+            if answer.is_new or refused.is_busy or not is_late:
                 raise
-
-    def _contribute(
-        self,
-        asked: bytes,
-        found: Announcement,
-        prepared: PreparedOrder,
-        party: Party,
-        ledger: Ledger,
-    ) -> bytes:
-        """Train, charge and encode, or raise and release nothing."""
-        site, part, uplinks = self.site, prepared.asked.part, prepared.asked.uplinks
-        request = _request(asked, found, prepared, party)
-        plan, grade = request.plan, prepared.randomness.grade
-        site.check_terms(
-            part.client, Terms.of(plan, part, cohort=prepared.asked.cohort, grade=grade)
-        )
-        planned = prepared.asked.rounds * uplinks
-        due = masked_charges(plan, part, uplinks, found.attempt.attempt)
-        site.check_charges(ledger, due, planned=planned, retries=True)
-        vectors = [finite_or_zeros(values) for values in prepared.train()]
-        check_uplinks(len(vectors), uplinks)
-        message = report(
-            dataclasses.replace(request, vectors=vectors),
-            party,
-            ledger,
-            prepared.randomness,
-            permit=lambda pending: site.check_charges(
-                ledger, pending, planned=planned, charging=True, retries=True
-            ),
-        )
-        if site.audit_log is not None:
-            name, records = order_name(prepared.asked), prepared.asked.records
-            site.audit_log.answered(ledger, name, charged=True, records=records)
-        return message
-
-
-def _request(
-    asked: bytes,
-    found: Announcement,
-    prepared: PreparedOrder,
-    party: Party,
-) -> RelayedRequest:
-    """Return the client's part of an announced attempt.
-
-    Raises:
-        WireError: The order and the announcement do not belong together.
-    """
-    plan, part = prepared.asked.plan, prepared.asked.part
-    expected: dict[str, object] = {
-        "run": plan.run,
-        "round": plan.round,
-        "mechanism": canonical_parameters(part.mechanism),
-        "uplinks": prepared.asked.uplinks,
-        "rotation_seed": b"" if plan.rotation is None else plan.rotation.seed,
-        "adjacency": str(plan.adjacency),
-        "unit": str(plan.unit),
-    }
-    for name, value in expected.items():
-        if getattr(found.attempt, name) != value:
-            raise WireError(f"the order has another '{name}' than its announcement; refuse both")
-    # The charge counts on the honest clients that this client's own policy believes in.
-    plan = dataclasses.replace(plan, channel=channel_of(party, found))
-    return RelayedRequest(announcement=asked, plan=plan, part=part, vectors=[])
 
 
 def keep_participant(

@@ -18,6 +18,7 @@ from sottovoce.deployment.machines.processes import (
 )
 from sottovoce.deployment.machines.restarts import restart_pauses
 from sottovoce.deployment.operators.application import RelayApplication
+from sottovoce.deployment.operators.bridge import federation_of, start_keeper
 from sottovoce.deployment.operators.calls import RelayCalls
 from sottovoce.deployment.operators.desk import open_desk
 from sottovoce.deployment.operators.folders import RelayFolder
@@ -42,10 +43,14 @@ def keep_relay(relay: RelayFolder, *, on_ready: Callable[[], None]) -> None:
         on_ready: Called once, when the relay answers.
 
     Raises:
+        ConfigError: relay.toml names a link that is no federation's folder.
         DeploymentError: The operators are not paired, the certificate is not valid, the port is in
-            use, another process runs this relay, or it ends soon after several starts.
+            use, Flower is needed for a link and is not installed, another process runs this relay,
+            or it ends soon after several starts.
     """
     check_certificate(relay)
+    if relay.link is not None:
+        federation_of(relay)
     if relay.operators.relay != relay.card:
         raise DeploymentError(
             f"{relay.folder / 'operators.toml'} has another card of this relay than relay.pub; "
@@ -65,7 +70,7 @@ def keep_relay(relay: RelayFolder, *, on_ready: Callable[[], None]) -> None:
         on_ready()
         for pause_seconds in restart_pauses(children):
             time.sleep(pause_seconds)
-            children[:] = [_child(relay)]
+            children[:] = _programs(relay)
 
 
 def is_healthy(relay: RelayFolder) -> bool:
@@ -87,8 +92,13 @@ def check_certificate(relay: RelayFolder) -> None:
         raise DeploymentError(f"{problem}; restore the files from a backup, or make a new relay")
 
 
+def _programs(relay: RelayFolder) -> list[Child]:
+    """Start the relay, and what passes its announcements to the sites of its link."""
+    return [_child(relay)] if relay.link is None else [_child(relay), start_keeper(relay)]
+
+
 def _start(relay: RelayFolder, children: list[Child]) -> None:
-    children[:] = [_child(relay)]
+    children[:] = _programs(relay)
     wait_until(
         lambda: is_healthy(relay),
         children,

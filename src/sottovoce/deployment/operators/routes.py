@@ -1,6 +1,6 @@
 """The relay's paths, and the signatures of the collector's requests.
 
-Devices use the first five paths, the collector the others. Reports are signed inside and encrypted
+Devices use the first seven paths, the collector the others. Reports are signed inside and encrypted
 to the relay, so a device's requests are not signed again. Those of the collector are signed with
 its pinned key: the names of the clients and the ciphertexts are for the collector only.
 """
@@ -20,10 +20,12 @@ _LABEL = "relay request"
 class Route(StrEnum):
     """Method and path of a request."""
 
+    ANNOUNCED = "GET /1/announced"  # the digest of the announcement
     ANNOUNCEMENT = "GET /1/announcement"
     REGISTER = "POST /1/register"
     REPORT = "POST /1/report"
     ROOT_OF = "GET /1/root/"  # followed by the digest of a ciphertext, in hexadecimal digits
+    LEAVES = "GET /1/leaves"  # the root with the digests of the whole list
     CONFIRM = "POST /1/confirmation"
     ANNOUNCE = "POST /1/announce"
     FROZEN = "GET /1/frozen"

@@ -8,6 +8,7 @@ unchanged, so no two lists of different lengths have the same root.
 import functools
 import hashlib
 from collections.abc import Iterable, Sequence
+from typing import Self
 
 from sottovoce.core.errors import WireError
 from sottovoce.protocol.secure.encoding import DIGEST_BYTES, Protocol, digest, encode
@@ -40,7 +41,17 @@ class Tree:
     """
 
     def __init__(self, ciphertexts: Iterable[bytes]) -> None:
-        self._levels = [[leaf_digest(each) for each in ciphertexts]]
+        self._build([leaf_digest(each) for each in ciphertexts])
+
+    @classmethod
+    def of_leaves(cls, leaves: Iterable[bytes]) -> Self:
+        """Return the tree over a list of which only the digests are known."""
+        found = cls.__new__(cls)
+        found._build(list(leaves))
+        return found
+
+    def _build(self, leaves: list[bytes]) -> None:
+        self._levels = [leaves]
         while len(self._levels[-1]) > 1:
             below = self._levels[-1]
             pairs = zip(below[::2], below[1::2], strict=False)
@@ -57,6 +68,11 @@ class Tree:
     def count(self) -> int:
         """The number of leaves."""
         return len(self._levels[0])
+
+    @property
+    def leaves(self) -> tuple[bytes, ...]:
+        """The digests of the ciphertexts, in the order of the list."""
+        return tuple(self._levels[0])
 
     def index(self, leaf: bytes) -> int:
         """Return the position of a leaf.

@@ -166,13 +166,30 @@ class Relay(RelayIntake):
         Raises:
             WireError: There is no root yet, or the digest is not in the list.
         """
-        current = self._of(SHUFFLER)
-        if self._state_of(current) != ROOTED:
-            raise WireError("there is no root yet, or confirmations are over")
-        tree = self._tree_of(current)
+        current, tree = self._rooted_tree()
         index = tree.index(leaf)
         path = Path(index=index, siblings=tree.path(index)).to_bytes()
         return shuffle_messages.join_proof(self._root_of(current), path)
+
+    def leaves(self) -> bytes:
+        """Return the collector's root and the digests of the whole list.
+
+        Whoever gets them for a client does not learn which message is the client's.
+
+        Returns:
+            Root and digests, for `split_leaves`.
+
+        Raises:
+            WireError: There is no root yet, or the list is too long.
+        """
+        current, tree = self._rooted_tree()
+        return shuffle_messages.join_leaves(self._root_of(current), tree.leaves)
+
+    def _rooted_tree(self) -> tuple[Announcement, Tree]:
+        current = self._of(SHUFFLER)
+        if self._state_of(current) != ROOTED:
+            raise WireError("there is no root yet, or confirmations are over")
+        return current, self._tree_of(current)
 
     def confirmation(self, confirmation: bytes) -> bytes:
         """Take the confirmation of one client and return a receipt.

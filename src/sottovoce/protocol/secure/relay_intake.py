@@ -22,11 +22,11 @@ from sottovoce.protocol.secure.operator_policy import (
     check_operator_policy,
 )
 from sottovoce.protocol.secure.operators import Admission, Operators
-from sottovoce.protocol.secure.roster import TrustKey, check_signature
+from sottovoce.protocol.secure.roster import SIGNATURE_BYTES, TrustKey, check_signature
 from sottovoce.protocol.secure.shuffle_messages import ShuffleReport
 from sottovoce.protocol.secure.state_file import StateFile
 from sottovoce.protocol.secure.two_server_messages import SumReport
-from sottovoce.protocol.secure.wire import Kind
+from sottovoce.protocol.secure.wire import MAX_NAME_BYTES, Kind
 
 ANNOUNCED = "announced"
 RECEIPT = bytes([Kind.RECEIPT])
@@ -47,7 +47,19 @@ FORGET_ARRIVALS = ("DELETE FROM arrivals", "DELETE FROM vectors")
 _FORGET_ALL = (*FORGET_ARRIVALS, "DELETE FROM announcement", "DELETE FROM confirmations")
 
 
-def seal_to_relay(report: bytes, operators: Operators) -> bytes:
+SEALING_BYTES = 1 + hpke.OVERHEAD_BYTES  # What a sealed report is longer.
+_HEAD_BYTES = 2 + MAX_NAME_BYTES + 2 * SIGNATURE_BYTES
+
+
+def largest_report(announcement: Announcement) -> int:
+    """Return the largest number of bytes of a report of an attempt, before it is sealed."""
+    vectors = 0
+    if announcement.attempt.protocol is Protocol.TWO_SERVER_SUM:
+        vectors = announcement.attempt.uplinks * two_server_messages.vector_bytes(announcement)
+    return _HEAD_BYTES + announcement.ciphertext_bytes + vectors
+
+
+def seal_to_relay(report: bytes, operators: Operators, ann: bytes) -> bytes:
     """Return a report encrypted to the relay, for a way whose connection does not end there.
 
     Over HTTPS to the relay's own pinned certificate this would encrypt a second time, and is not
@@ -56,15 +68,22 @@ def seal_to_relay(report: bytes, operators: Operators) -> bytes:
     Args:
         report: What a client's `report` returned.
         operators: The pinned keys.
+        ann: Digest of the announcement that it answers; the relay opens it for no other.
 
     Returns:
         The report for `RelayIntake.open_sealed`, 49 bytes longer.
     """
-    return bytes([Kind.SEALED]) + hpke.seal(operators.relay_hpke, report, _sealed_info(operators))
+    sealed = hpke.seal(operators.relay_hpke, report, _sealed_info(operators, ann))
+    return bytes([Kind.SEALED]) + sealed
 
 
-def _sealed_info(operators: Operators) -> bytes:
-    return labeled(Protocol.TWO_SERVER_SUM, "to the relay", operators.digest)
+def is_sealed(content: bytes) -> bool:
+    """Return whether a message claims to be one of `seal_to_relay`."""
+    return content[:1] == bytes([Kind.SEALED])
+
+
+def _sealed_info(operators: Operators, ann: bytes) -> bytes:
+    return labeled(Protocol.TWO_SERVER_SUM, "to the relay", operators.digest, ann)
 
 
 class RelayIntake:
@@ -200,10 +219,20 @@ class RelayIntake:
         return self._admissions[name]
 
     def open_sealed(self, sealed: bytes) -> bytes:
-        """Return the report inside a message of `seal_to_relay`; WireError if it does not open."""
-        if sealed[:1] != bytes([Kind.SEALED]):
+        """Return the report inside a message of `seal_to_relay`.
+
+        Raises:
+            WireError: It was not sealed to this relay for the current announcement, or is longer
+                than a report of it.
+        """
+        if not is_sealed(sealed):
             raise WireError("expected a sealed report, got another message")
-        return self._hpke_key.open(sealed[1:], _sealed_info(self.operators))
+        if self._current is None:
+            raise WireError("no attempt is open")
+        most = SEALING_BYTES + largest_report(self._current)
+        if len(sealed) > most:
+            raise WireError(f"a sealed report has at most {most} bytes now, got {len(sealed)}")
+        return self._hpke_key.open(sealed[1:], _sealed_info(self.operators, self._current.ann))
 
     def report(self, report: bytes, now: int) -> bytes:
         """Take one report and return a receipt; the report is on disk by then.

@@ -5,12 +5,14 @@ sender. Before it opens any, clients confirm that their own message is in the li
 so a relay cannot mix the message of one client with messages that it made itself.
 """
 
+from collections.abc import Callable
+
 from sottovoce.core.errors import ParameterError, PolicyError, WireError
 from sottovoce.ledger.journal import Journal
 from sottovoce.protocol.secure import hpke, shuffle_messages
 from sottovoce.protocol.secure.announcement import Announcement
 from sottovoce.protocol.secure.encoding import DIGEST_BYTES, Protocol
-from sottovoce.protocol.secure.merkle import leaf_digest, top_of
+from sottovoce.protocol.secure.merkle import Tree, leaf_digest, top_of
 from sottovoce.protocol.secure.operators import Admission, Operators
 from sottovoce.protocol.secure.reporting_client import CONFIRMED, REPORTED, ReportingClient
 from sottovoce.protocol.secure.roster import TrustKey, check_signature
@@ -104,6 +106,35 @@ class ShuffleClient(ReportingClient[bytes]):
             WireError: The root is not one of the collector for this attempt, the message is not
                 under it, another root was confirmed, or it is too late.
         """
+        return self._confirm(root, lambda _: Path.read(path), now)
+
+    def confirm_among(self, announcement: bytes, content: bytes, now: int) -> bytes:
+        """Return the same statement, given the digests of the whole list in place of a path.
+
+        Nothing else is needed in memory, so a client that was restarted confirms as well.
+
+        Args:
+            announcement: The attempt, as the relay handed it out.
+            content: Root and digests, for `split_leaves`.
+            now: The time in seconds.
+
+        Raises:
+            WireError: As for `confirm`, or the client has not reported.
+        """
+        found = self.open(announcement)
+        if self._journal.state(found.place) is None:
+            raise WireError(f"{found.place} was not answered by this client")
+        self._current = found
+        root, leaves = shuffle_messages.split_leaves(content)
+
+        def path_of(leaf: bytes) -> Path:
+            tree = Tree.of_leaves(leaves)
+            index = tree.index(leaf)
+            return Path(index=index, siblings=tree.path(index))
+
+        return self._confirm(root, path_of, now)
+
+    def _confirm(self, root: bytes, path_of: Callable[[bytes], Path], now: int) -> bytes:
         current = self._current
         if current is None:
             raise WireError("expected a report before a confirmation; report first")
@@ -116,8 +147,9 @@ class ShuffleClient(ReportingClient[bytes]):
         if now >= current.confirm_by:
             raise WireError(f"{current.place} takes no confirmations any more")
         report = ShuffleReport.read(self._stored(current))
-        way = Path.read(path)
-        top = top_of(leaf_digest(report.ciphertext), way.index, found.count, way.siblings)
+        leaf = leaf_digest(report.ciphertext)
+        way = path_of(leaf)
+        top = top_of(leaf, way.index, found.count, way.siblings)
         if top != found.top:
             raise WireError("expected the client's own message under the root, but it is not there")
         statement = shuffle_messages.confirmation_statement(found, self.name)

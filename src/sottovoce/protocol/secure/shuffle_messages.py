@@ -204,6 +204,37 @@ def split_proof(content: bytes) -> tuple[bytes, bytes]:
     return content[:ROOT_BYTES], content[ROOT_BYTES:]
 
 
+MOST_LEAVES = 2**16  # Of a list whose digests are handed out together: 2 MiB.
+
+
+def join_leaves(root: bytes, leaves: Sequence[bytes]) -> bytes:
+    """Return a root and the digests of the whole list.
+
+    Raises:
+        WireError: The list is too long for that.
+    """
+    if len(leaves) > MOST_LEAVES:
+        raise WireError(
+            f"the digests of at most {MOST_LEAVES} messages are handed out together, and the list "
+            f"has {len(leaves)}; a client asks for the path of its own message"
+        )
+    return root + b"".join(leaves)
+
+
+def split_leaves(content: bytes) -> tuple[bytes, tuple[bytes, ...]]:
+    """Return root and digests that `join_leaves` has joined; they are checked where they are read.
+
+    Raises:
+        WireError: They are cut off, or too many.
+    """
+    root, joined = content[:ROOT_BYTES], content[ROOT_BYTES:]
+    if not joined or len(joined) % DIGEST_BYTES or len(joined) > MOST_LEAVES * DIGEST_BYTES:
+        raise WireError(f"expected a root and digests of a list, got {len(content)} bytes")
+    return root, tuple(
+        joined[start : start + DIGEST_BYTES] for start in range(0, len(joined), DIGEST_BYTES)
+    )
+
+
 def confirmation_statement(root: Root, client: str) -> tuple[Field, ...]:
     """Return what a client signs when its own ciphertext is under a root."""
     return root.ann, root.digest, root.count, client
