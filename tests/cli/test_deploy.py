@@ -317,9 +317,10 @@ def test_a_node_says_whether_it_is_connected(
 def test_why_a_run_failed_is_said_without_flowers_traceback(
     state: str, details: str, failure: str | None
 ) -> None:
-    from sottovoce.flower.control import RunStatus
+    from sottovoce.deployment.machines.submitted_runs import RunStatus
+    from sottovoce.flower.control import plain_details
 
-    found = RunStatus(run_id=1, state=state, details=details).failure
+    found = RunStatus(run_id=1, state=state, details=plain_details(details)).failure
     assert found is None if failure is None else (found or "").startswith(failure)
 
 
@@ -340,10 +341,9 @@ _NAMES = 'data.names=["a", "b"]'
 def test_a_mistake_in_a_spec_is_told_before_the_link_has_the_run(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], reason: str
 ) -> None:
-    from sottovoce.flower import link, runs
+    from sottovoce.flower import runs
 
     submitted: list[object] = []
-    monkeypatch.setattr(link, "running_link", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(runs, "submit", lambda *order: submitted.append(order))
     _init(cli, tmp_path / "fed")
     settings = [word for text in (_NAMES, *overrides) for word in ("--set", text)]

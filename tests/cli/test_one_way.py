@@ -10,7 +10,9 @@ import pytest
 from sottovoce.cli.main import parser
 
 # They hold the terminal until they are interrupted, or print a script.
-WITHOUT_JSON = {"explore", "completion", "deploy link", "deploy node", "deploy relay"}
+WITHOUT_JSON = {"explore", "completion", "deploy link", "deploy node", "deploy relay"} | {
+    "deploy collector"
+}
 # What an option counts or names may differ by command, never what kind of value it takes.
 MEANINGS = {"--bits", "--clients", "--confidence", "--delta", "--dimension", "--epochs"} | {
     *("--epsilon", "--header", "--mechanism", "--method", "--out", "--param", "--plot"),

@@ -17,7 +17,8 @@ from sottovoce.analytics.question import Question, from_dict
 from sottovoce.analytics.tallies import CodeCounts, Moments, Tally, add_tallies
 from sottovoce.core.errors import DeploymentError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.deployment.asking import ESTIMATE_NAME, QUESTION_NAME, FederatedQuestion, ask
+from sottovoce.deployment.asking import QUESTION_NAME, FederatedQuestion, ask
+from sottovoce.deployment.machines.submitted_runs import ESTIMATE_NAME
 from sottovoce.deployment.orders import (
     MOST_PEOPLE,
     TALLY,

@@ -21,7 +21,7 @@ from sottovoce.core.errors import (
     SottovoceError,
 )
 from sottovoce.deployment import masked_answers
-from sottovoce.deployment.asking import ESTIMATE_NAME
+from sottovoce.deployment.machines.submitted_runs import ESTIMATE_NAME
 from sottovoce.deployment.masked_answers import opening_of_question
 from sottovoce.deployment.masked_asking import SumTerms
 from sottovoce.deployment.orders import (

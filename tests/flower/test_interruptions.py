@@ -29,7 +29,7 @@ from federation_faults import (
 )
 from federations import REAL_PROCESSES, RunningFederation
 
-from sottovoce.flower.runs import rounds_done
+from sottovoce.deployment.machines.submitted_runs import rounds_done
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.privacy.events import PrivacyEvent
 

@@ -12,10 +12,10 @@ from sottovoce.core.errors import ConfigError, DeploymentError
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import Federation, create_federation
 from sottovoce.deployment.machines.site_folder import create_rehearsal_sites
+from sottovoce.deployment.machines.submitted_runs import rounds_done
 from sottovoce.flower.app_server import serve
 from sottovoce.flower.control import Control, NodeStatus
 from sottovoce.flower.link import keep_link, register_sites
-from sottovoce.flower.runs import rounds_done
 
 
 class _Link(Control):

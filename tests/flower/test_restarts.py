@@ -15,7 +15,8 @@ from sottovoce.core import files
 from sottovoce.core.errors import OutputError
 from sottovoce.deployment.machines.guard import identify
 from sottovoce.deployment.machines.processes import state_of
-from sottovoce.flower.runs import RunSubmission, submit
+from sottovoce.deployment.machines.submitted_runs import RunSubmission
+from sottovoce.flower.runs import submit
 
 pytest.importorskip("flwr")
 

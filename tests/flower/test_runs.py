@@ -12,7 +12,8 @@ import pytest
 from federations import REAL_PROCESSES, RunningFederation, idle_worker, processes_of, rehearsal
 
 from sottovoce.deployment.machines.processes import program
-from sottovoce.flower.runs import RunSubmission, write_app
+from sottovoce.deployment.machines.submitted_runs import RunSubmission
+from sottovoce.flower.runs import write_app
 from sottovoce.runs.loading import load, parse, parse_text
 
 pytest.importorskip("flwr")

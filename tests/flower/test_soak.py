@@ -35,8 +35,8 @@ from federations import RunningFederation, processes_of
 from mischievous_worker import HOSTILE, SENT
 
 from sottovoce.deployment.machines.processes import state_of
+from sottovoce.deployment.machines.submitted_runs import rounds_done
 from sottovoce.flower.executor import SERVER_APP
-from sottovoce.flower.runs import rounds_done
 from sottovoce.ledger.ledger import Ledger
 
 pytest.importorskip("flwr")

@@ -18,10 +18,10 @@ from specs import small_table
 
 from sottovoce.core.domains import Vector
 from sottovoce.deployment.machines import processes
+from sottovoce.deployment.machines.submitted_runs import RunStatus, RunSubmission, rounds_done
 from sottovoce.federated.training import CollectedRound, Mask, RoundBackend
-from sottovoce.flower.control import RunStatus
 from sottovoce.flower.link import CONNECTION, flower_home, running_link
-from sottovoce.flower.runs import RunSubmission, rounds_done, submit
+from sottovoce.flower.runs import submit
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import SpendingRecord
 from sottovoce.protocol.broadcast import Start

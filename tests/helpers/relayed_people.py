@@ -185,7 +185,7 @@ class RelayedPeople:
         return Participant(link, read_site(one.site_file))
 
     @contextlib.contextmanager
-    def _open_collector(self, folder: CollectorFolder) -> Iterator[CollectorLink]:
+    def _open_collector(self, folder: CollectorFolder, **_: Any) -> Iterator[CollectorLink]:
         with contextlib.closing(StateFile(folder.state_folder / STATE_NAME)) as state:
             link = CollectorLink(folder, state, wait=self.wait)
             link._calls = self._calls

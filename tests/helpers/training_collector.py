@@ -9,7 +9,7 @@ from pathlib import Path
 from party_process import write_down_what_leaves
 
 from sottovoce.deployment.operators.folders import CollectorFolder
-from sottovoce.deployment.operators.relay_rounds import run_through_relay
+from sottovoce.deployment.operators.relay_runs import run_through_relay
 from sottovoce.runs.loading import parse, parse_text
 
 

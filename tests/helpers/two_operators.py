@@ -88,9 +88,34 @@ def create_operators(folder: Path) -> Operators:
 @contextlib.contextmanager
 def running_relay(relay: RelayFolder) -> Iterator[None]:
     """Run a relay in the background, as its operator does."""
-    command = [sys.executable, "-m", "sottovoce", "deploy", "relay", str(relay.folder)]
-    subprocess.run([*command, "--background"], check=True, capture_output=True)
+    with _in_background("relay", relay.folder):
+        yield
+
+
+@contextlib.contextmanager
+def running_collector(collector: CollectorFolder) -> Iterator[None]:
+    """Run a collector in the background, as its operator does."""
+    with _in_background("collector", collector.folder):
+        yield
+
+
+@contextlib.contextmanager
+def running_operators(operators: Operators) -> Iterator[None]:
+    """Run a relay and its collector in the background."""
+    with running_relay(operators.relay), running_collector(operators.collector):
+        yield
+
+
+@contextlib.contextmanager
+def _in_background(what: str, folder: Path) -> Iterator[None]:
+    start_in_background(what, folder)
     try:
         yield
     finally:
-        assert call("deploy", "stop", str(relay.folder)).code == 0
+        assert call("deploy", "stop", str(folder)).code == 0
+
+
+def start_in_background(what: str, folder: Path) -> None:
+    """Start the program of an operator's folder, and wait until it is ready."""
+    command = [sys.executable, "-m", "sottovoce", "deploy", what, str(folder), "--background"]
+    subprocess.run(command, check=True, capture_output=True)

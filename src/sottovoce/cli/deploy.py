@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli import deploy_ask, deploy_relay, deploy_run
+from sottovoce.cli import deploy_ask, deploy_relay, deploy_run, deploy_status
 from sottovoce.cli.options import FederationFolder
 from sottovoce.cli.output import Json, print_fields, print_json, print_table, print_warning, say
 
@@ -366,6 +366,25 @@ def relay(folder: deploy_relay.RelayPath, background: Background = False) -> Non
         keep_relay(found, on_ready=lambda: tell("; Ctrl-C ends it"))
 
 
+@app.command()
+def collector(folder: deploy_relay.CollectorPath, background: Background = False) -> None:
+    """Run a collector, which trains and asks questions through its relay.
+
+    'deploy run' and 'deploy ask' hand runs and questions to it. One that was interrupted, since the
+    program or its machine had ended, continues at the next start; a question fails then.
+    """
+    from sottovoce.deployment.operators.collector_program import START_SECONDS, keep_collector
+    from sottovoce.deployment.operators.folders import CollectorFolder
+
+    found = CollectorFolder.read(folder)
+    running = f"the collector is running, for the relay at {found.operators.relay.address}"
+    if background:
+        _start_in_background("collector", found.folder, found.state_folder, START_SECONDS)
+        say(running)
+    else:
+        keep_collector(found, on_ready=lambda: say(f"{running}; Ctrl-C ends it"))
+
+
 def _start_in_background(
     what: str, folder: Path, keeper_folder: Path, seconds: float
 ) -> dict[str, Any]:
@@ -390,82 +409,5 @@ app.command()(deploy_relay.admit)
 app.command()(deploy_relay.revoke)
 app.command()(deploy_ask.ask)
 app.command()(check)
-
-
-@app.command()
-def status(folder: FederationFolder, as_json: Json = False) -> None:
-    """Show whether a link or relay runs, which sites are connected, and the state of runs."""
-    from sottovoce.deployment.machines.federation import Federation
-
-    if deploy_relay.is_operator(folder):
-        deploy_relay.print_status(folder, as_json=as_json)
-        return
-    from sottovoce.flower.runs import status_of
-
-    found = status_of(Federation.read(folder))
-    if as_json:
-        print_json(found)
-        return
-    print_fields({key: found[key] for key in ("federation", "address", "link", "expires")})
-    print_table(["site", "state"], [[site, state] for site, state in found["sites"].items()])
-    if found["runs"]:
-        print_table(["run", "state", "rounds", "folder"], [_run_cells(r) for r in found["runs"]])
-    if found["problem"]:
-        say(f"warning: {found['problem']}", err=True)
-    for site, warning in found["ledger_warnings"].items():
-        say(f"warning: the ledger of '{site}': {warning}", err=True)
-
-
-def _run_cells(row: dict[str, Any]) -> list[str]:
-    rounds = "" if row["rounds"] is None else f"{row['rounds_done']} of {row['rounds']}"
-    return [str(row["run"]), row["state"], rounds, row["folder"] or ""]
-
-
-@app.command()
-def stop(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder of a federation, site or relay.")
-    ],
-    run: Annotated[
-        int | None,
-        typer.Option(
-            help="Stop only the run with this number, as 'deploy status' shows it; the link keeps "
-            "running."
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Stop a link, a node, a relay or a run; each can be started again."""
-    from sottovoce.core.errors import DeploymentError
-    from sottovoce.deployment.machines.federation import Federation
-    from sottovoce.deployment.machines.processes import (
-        describe_process,
-        end_leftovers,
-        stop_supervisor,
-    )
-    from sottovoce.deployment.machines.site_folder import supervisor_folder
-
-    if run is not None:
-        from sottovoce.flower.link import running_link
-
-        with running_link(Federation.read(folder)) as control:
-            if not control.stop_run(run):
-                raise DeploymentError(
-                    f"run {run} could not be stopped; see 'sottovoce deploy status {folder}'"
-                )
-        if as_json:
-            print_json({"stopped": f"run {run}"})
-        else:
-            say(f"run {run} is stopped; 'sottovoce deploy run ... --resume' continues it")
-        return
-    keeper = deploy_relay.relay_keeper(folder) or supervisor_folder(folder)
-    what = f"the {keeper.name}"
-    stopped = stop_supervisor(keeper)
-    left = end_leftovers(keeper)
-    if as_json:
-        pids = [process.pid for process in left]
-        print_json({"stopped": what if stopped else None, "leftovers": pids})
-        return
-    say(f"{what} is stopped" if stopped else f"{what} was not running")
-    for process in left:
-        say(f"also ended a process that was left: {describe_process(process)}")
+app.command()(deploy_status.status)
+app.command()(deploy_status.stop)

@@ -1,16 +1,16 @@
 """The command `sottovoce deploy ask`, which estimates a statistic over the people of all parties.
 
-A federation's link passes the question on to its sites; a collector asks through its relay.
+A federation's link passes the question on to its sites; a collector asks through its relay. Both
+go on with a question if this command is interrupted.
 """
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sottovoce.cli.ask_terms import SECURE_SUM, SHUFFLER, AskTerms
-from sottovoce.cli.deploy_relay import is_operator
 from sottovoce.cli.options import (
     AnswerMechanismIfAny,
     Bins,
@@ -18,22 +18,24 @@ from sottovoce.cli.options import (
     Confidence,
     LowerIfAny,
     PersonBits,
+    ServerFolder,
     UpperIfAny,
     parse_numbers,
     parse_words,
 )
 from sottovoce.cli.output import Json, print_fields, print_json, print_table, report_progress, say
+from sottovoce.cli.servers import server_of
 from sottovoce.core.display import show_epsilon
 
+if TYPE_CHECKING:
+    from sottovoce.cli.servers import Server
+
 _POLL_SECONDS = 0.5
-AskedFolder = Annotated[
-    Path,
-    typer.Argument(metavar="DIR", help="The federation's folder, or that of a relay's collector."),
-]
+_INTERRUPTED = 130
 
 
 def ask(
-    folder: AskedFolder,
+    folder: ServerFolder,
     statistic: Annotated[
         str, typer.Argument(help="mean, variance, histogram, quantiles or location.")
     ],
@@ -114,10 +116,11 @@ def ask(
 ) -> None:
     """Ask sites, or the clients of a relay, about their people.
 
-    Each answers what its own policy and ledger allow.
+    Each answers what its own policy and ledger allow. Link or collector must be running.
     """
     from sottovoce.analytics import intervals
     from sottovoce.analytics.estimates import question_for
+    from sottovoce.analytics.question import to_json
     from sottovoce.core import parameter_rules
 
     intervals.check_confidence(confidence)
@@ -130,11 +133,11 @@ def ask(
         people_per_client=people_per_client,
         delta=delta,
     )
-    of_collector = is_operator(folder)
-    waiting = {
+    server = server_of(folder)
+    terms = {
         "deadline_seconds": deadline,
         "confidence": confidence,
-        **(given_terms.of_collector() if of_collector else given_terms.of_federation()),
+        **server.terms(given_terms),
     }
     given: dict[str, Any] = {
         "lower": lower,
@@ -149,65 +152,44 @@ def ask(
     }
     options = {name: value for name, value in given.items() if value is not None}
     question = question_for(statistic, epsilon=epsilon, **options)
-    if waiting.get("channel") is not None:
-        from sottovoce.deployment.masked_questions import check_countable
-
-        check_countable(question)
-    asking = _asked_through_relay if of_collector else _asked
-    found, path = asking(folder, question, about, waiting, out)
+    server.check_question(question, terms)
+    task = {"question": to_json(question), "about": about, **terms}
+    found, path = _ask(server, f"{question.kind}-{about}", task, out)
     if as_json:
         print_json({**found, "folder": str(path)})
     else:
         _print(found, path)
 
 
-def _asked_through_relay(
-    folder: Path, question: Any, about: str, waiting: dict[str, Any], out: Path | None
+def _ask(
+    server: "Server", name: str, task: dict[str, Any], out: Path | None
 ) -> tuple[dict[str, Any], Path]:
-    """Ask as the collector of a relay, in this process; return the estimate and its folder."""
-    from sottovoce.analytics.question import to_json
-    from sottovoce.deployment.operators.folders import CollectorFolder
-    from sottovoce.deployment.operators.relay_asking import ask_through_relay
-
-    collector = CollectorFolder.read(folder)
-    name = f"{question.kind}-{about}"
-    path = (out or _free(collector.runs_folder, name)).absolute()
-    with report_progress() as bars:
-        bars.update(name, 0, 1, f"asking {len(collector.clients())} clients")
-        found = ask_through_relay(
-            collector, path, question=to_json(question), about=about, **waiting
-        )
-        bars.update(name, 1, 1, "done")
-    return found, path
-
-
-def _asked(
-    folder: Path, question: Any, about: str, waiting: dict[str, Any], out: Path | None
-) -> tuple[dict[str, Any], Path]:
-    """Return the estimate that the link's server wrote, and its folder."""
-    from sottovoce.analytics.question import to_json
+    """Return the estimate that the server wrote, and its folder."""
     from sottovoce.core import files
     from sottovoce.core.errors import DeploymentError, OutputError
-    from sottovoce.deployment.asking import ESTIMATE_NAME
-    from sottovoce.deployment.machines.federation import Federation
-    from sottovoce.flower.link import running_link
-    from sottovoce.flower.runs import RunSubmission, submit
+    from sottovoce.deployment.machines.submitted_runs import ESTIMATE_NAME, RunSubmission
 
-    federation = Federation.read(folder)
-    name = f"{question.kind}-{about}"
-    path = (out or _free(federation.runs_folder, name)).absolute()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise OutputError(f"{path} is not an empty folder; choose another --out")
-    task = {"question": to_json(question), "about": about, **waiting}
-    with running_link(federation) as control, report_progress() as bars:
-        run_id = submit(RunSubmission(name=name, task=task, rounds=1, out=path), federation)
-        bars.update(name, 0, 1, f"asking {len(federation.sites)} sites")
-        while not (ended := control.run(run_id)).has_ended:
-            time.sleep(_POLL_SECONDS)
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise OutputError(f"{out} is not an empty folder; choose another --out")
+    with server.running() as runs, report_progress() as bars:
+        path = (out or _create_free(server.runs_folder, name)).absolute()
+        run_id = runs.submit(RunSubmission(name=name, task=task, rounds=1, out=path))
+        bars.update(name, 0, 1, f"asking {server.asked}")
+        try:
+            while not (ended := runs.status(run_id)).has_ended:
+                time.sleep(_POLL_SECONDS)
+        except KeyboardInterrupt:
+            say(
+                f"the question stays open, and its estimate will be in {path}; to see whether it "
+                f"is done run: sottovoce deploy status {server.folder}; to stop it run: sottovoce "
+                f"deploy stop {server.folder} --run {run_id}",
+                err=True,
+            )
+            raise SystemExit(_INTERRUPTED) from None
         bars.update(name, 1, 1, "done")
     if ended.failure is not None:
         raise DeploymentError(
-            f"the question failed: {ended.failure}; check 'sottovoce deploy status {folder}'"
+            f"the question failed: {ended.failure}; check 'sottovoce deploy status {server.folder}'"
         )
     if not (path / ESTIMATE_NAME).exists():
         raise DeploymentError(
@@ -217,12 +199,20 @@ def _asked(
     return found, path
 
 
-def _free(folder: Path, name: str) -> Path:
-    """Return a folder that does not exist yet: each time a question is asked it gets its own."""
+def _create_free(folder: Path, name: str) -> Path:
+    """Create a folder that did not exist: each time a question is asked it gets its own."""
+    from sottovoce.core import files
+
     number = 1
-    while (folder / f"{name}-{number}").exists():
-        number += 1
-    return folder / f"{name}-{number}"
+    with files.explain_os_errors("create", folder):
+        while True:
+            path = folder / f"{name}-{number}"
+            try:
+                path.mkdir(mode=files.PRIVATE_FOLDER, parents=True)
+            except FileExistsError:
+                number += 1
+            else:
+                return path
 
 
 def _print(found: dict[str, Any], path: Path) -> None:

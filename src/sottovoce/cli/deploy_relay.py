@@ -1,21 +1,11 @@
 """The commands of `sottovoce deploy` for relay, collector and their clients."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sottovoce.cli.output import (
-    Json,
-    print_fields,
-    print_json,
-    print_warning,
-    report_progress,
-    round_note,
-    say,
-)
-from sottovoce.cli.run import interruptible
-from sottovoce.cli.summary import print_result
+from sottovoce.cli.output import Json, print_json, say
 
 if TYPE_CHECKING:
     from sottovoce.deployment.machines.readiness import ReadinessCheck
@@ -25,6 +15,9 @@ if TYPE_CHECKING:
 _CERTIFICATE_DAYS = 3650
 _ADMISSION_DAYS = 365
 RelayPath = Annotated[Path, typer.Argument(metavar="RELAY_DIR", help="The relay's folder.")]
+CollectorPath = Annotated[
+    Path, typer.Argument(metavar="COLLECTOR_DIR", help="The collector's folder.")
+]
 NewFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create.")]
 
 
@@ -191,57 +184,18 @@ def operator_of(folder: Path) -> "RelayFolder | CollectorFolder":
     return RelayFolder.read(folder)
 
 
-def run_for_collector(
-    folder: Path,
-    spec: Path,
-    changes: list[str],
-    out: Path | None,
-    resume: bool,
-    allow_code: bool,
-    log: list[str],
-    *,
-    as_json: bool,
-) -> None:
-    """Run a spec with the clients of a collector's relay, in this process."""
-    from sottovoce.deployment.operators.folders import CollectorFolder
-    from sottovoce.deployment.operators.relay_rounds import run_through_relay
-    from sottovoce.runs.folder import RunFolder
-    from sottovoce.runs.loading import check_code_allowed, load, load_for_run
-    from sottovoce.runs.tracking import track_run
-
-    collector = CollectorFolder.read(folder)
-    run_folder = out or collector.runs_folder / load(spec, changes).name
-    begun = RunFolder(run_folder).header() if resume else None
-    loaded = load_for_run(spec, changes, absolute=True, resumed_header=begun)
-    check_code_allowed(loaded, allow_code=allow_code)
-    with (
-        interruptible() as interrupted,
-        report_progress() as bars,
-        track_run(log, loaded, run_folder, warn=print_warning) as trackers,
-    ):
-
-        def on_round(row: dict[str, Any]) -> None:
-            bars.update(loaded.name, row["round"], loaded.rounds, round_note(row))
-            trackers(row)
-            interrupted.check()
-
-        result = run_through_relay(
-            loaded,
-            run_folder.absolute(),
-            collector,
-            resume=resume,
-            on_round=on_round,
-            on_resume=lambda where: say(where, err=True),
-        )
-        trackers.finish(result)
-    print_result(result, run_folder, as_json=as_json)
-
-
 def is_operator(folder: Path) -> bool:
     """Return whether a folder is that of a relay or a collector."""
     from sottovoce.deployment.operators.folders import COLLECTOR_FILE, RELAY_FILE
 
     return any((folder / name).is_file() for name in (RELAY_FILE, COLLECTOR_FILE))
+
+
+def is_collector(folder: Path) -> bool:
+    """Return whether a folder is that of a collector."""
+    from sottovoce.deployment.operators.folders import COLLECTOR_FILE
+
+    return (folder / COLLECTOR_FILE).is_file()
 
 
 def is_device(folder: Path) -> bool:
@@ -251,11 +205,9 @@ def is_device(folder: Path) -> bool:
     return (folder / FILE_NAME).is_file()
 
 
-def relay_keeper(folder: Path) -> Path | None:
-    """Return the folder in which a relay's supervisor runs; None if it is no relay's folder."""
-    from sottovoce.deployment.operators.folders import RELAY_FILE, RelayFolder
-
-    return RelayFolder.read(folder).state_folder if (folder / RELAY_FILE).is_file() else None
+def operator_keeper(folder: Path) -> Path | None:
+    """Return the folder in which an operator's supervisor runs; None if it is no operator's."""
+    return operator_of(folder).state_folder if is_operator(folder) else None
 
 
 def check_party(folder: Path) -> "list[ReadinessCheck]":
@@ -277,14 +229,6 @@ def check_enrollment(folder: Path) -> "list[ReadinessCheck]":
 
     enrolled = enrollment_folder(folder)
     return check_enrolled(DeviceFolder.read(enrolled)) if is_device(enrolled) else []
-
-
-def print_status(folder: Path, *, as_json: bool) -> None:
-    """Show whether a relay runs, as its own folder or the collector's tells it."""
-    from sottovoce.deployment.operators.checks import relay_status
-
-    found = relay_status(operator_of(folder))
-    print_json(found) if as_json else print_fields(found)
 
 
 def _say_digest(pinned: "PinnedOperators") -> None:

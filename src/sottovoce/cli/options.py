@@ -20,6 +20,10 @@ FinishedRun = Annotated[
 FederationFolder = Annotated[
     Path, typer.Argument(metavar="DIR", help="The folder of a federation.")
 ]
+ServerFolder = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="The folder of a federation, or that of a collector."),
+]
 MechanismKind = Annotated[
     str, typer.Argument(metavar="KIND", help="A name from 'sottovoce mechanism list'.")
 ]

@@ -24,6 +24,7 @@ from sottovoce.analytics.tallies import Tally, add_tallies
 from sottovoce.core import files, printable_text
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import DeploymentError, WireError
+from sottovoce.deployment.machines.submitted_runs import ESTIMATE_NAME
 from sottovoce.deployment.masked_asking import SumTerms, sum_answers
 from sottovoce.deployment.masked_questions import check_countable
 from sottovoce.deployment.orders import (
@@ -39,7 +40,7 @@ from sottovoce.ledger.records import PendingCharge, Release
 
 _LOG = printable_text.logger()
 _POLL_SECONDS = 0.2
-QUESTION_NAME, ESTIMATE_NAME = "question.json", "estimate.json"
+QUESTION_NAME = "question.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.certificates import read_node_key
 from sottovoce.deployment.machines.processes import without_proxy
+from sottovoce.deployment.machines.submitted_runs import RunStatus
 
 _TIMEOUT_SECONDS = 10.0
 _DATE_SECONDS = 1.0  # The error of the time in a response's header, in both directions.
@@ -175,38 +176,6 @@ class NodeStatus:
     state: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStatus:
-    """A run as the link sees it; `state` is pending, starting, running or finished:OUTCOME.
-
-    OUTCOME is completed, failed or stopped. `details` is Flower's text about it, possibly empty.
-    """
-
-    run_id: int
-    state: str
-    details: str
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the run has finished, for any reason."""
-        return self.state.startswith("finished")
-
-    @property
-    def was_stopped(self) -> bool:
-        """Whether the run was stopped by a person."""
-        return self.state == "finished:stopped"
-
-    @property
-    def failure(self) -> str | None:
-        """Why the run failed, as far as the link knows; None if it has not failed."""
-        if self.state != "finished:failed":
-            return None
-        if self.details.startswith(_SILENT):
-            return "the server's process has died, or its machine was suspended"
-        reason = self.details.removeprefix("ServerApp failed with exception: ")
-        return reason or "for an unknown reason"
-
-
 class Control:
     """The link's control interface, which only the link's own machine can reach.
 
@@ -260,8 +229,17 @@ class Control:
 def _run_status(run: Any) -> RunStatus:
     parts = [run.status.status, run.status.sub_status]
     return RunStatus(
-        run_id=run.run_id, state=":".join(filter(None, parts)), details=run.status.details
+        run_id=run.run_id,
+        state=":".join(filter(None, parts)),
+        details=plain_details(run.status.details),
     )
+
+
+def plain_details(details: str) -> str:
+    """Return Flower's text about a run, possibly empty, as a reason for people."""
+    if details.startswith(_SILENT):
+        return "the server's process has died, or its machine was suspended"
+    return details.removeprefix("ServerApp failed with exception: ")
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from sottovoce.core import printable_text
 from sottovoce.core.errors import SottovoceError
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import Federation
+from sottovoce.deployment.machines.submitted_runs import RunSubmission
 from sottovoce.deployment.operators.application import unpack_announcement
 from sottovoce.deployment.operators.bridge import federation_of
 from sottovoce.deployment.operators.calls import RefusedError, RelayCalls
@@ -24,7 +25,7 @@ from sottovoce.deployment.operators.folders import RELAY_CARD, RelayFolder
 from sottovoce.deployment.operators.routes import Route
 from sottovoce.flower.link import running_link
 from sottovoce.flower.relay_server import ANN_KEY, RELAY_KEY
-from sottovoce.flower.runs import RunSubmission, run_row, submit
+from sottovoce.flower.runs import run_row, submit
 from sottovoce.protocol.secure.announcement import Announcement
 
 _POLL_SECONDS = 1.0

@@ -6,19 +6,24 @@ A run is a Flower app that contains a spec or a question, and no code.
 import json
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sottovoce.core import bounded_json, files
 from sottovoce.core.errors import DeploymentError, OutputError
-from sottovoce.deployment.asking import ESTIMATE_NAME
 from sottovoce.deployment.machines import certificates, processes
 from sottovoce.deployment.machines.federation import FILE_NAME, Federation
 from sottovoce.deployment.machines.processes import state_of
+from sottovoce.deployment.machines.submitted_runs import (
+    RunStatus,
+    RunSubmission,
+    describe_run,
+)
 from sottovoce.deployment.machines.witness_store import warnings_of
-from sottovoce.flower.control import RunStatus
+from sottovoce.flower.control import Control
 from sottovoce.flower.link import CONNECTION, flower_home, flower_keys, running_link
 from sottovoce.version import __version__
 
@@ -26,23 +31,6 @@ _SUBMIT_SECONDS = 120.0
 # Installed modules, so that no machine runs code that comes with a run.
 _SERVER_APP = "sottovoce.flower.app_server:app"
 _CLIENT_APP = "sottovoce.flower.app_client:app"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSubmission:
-    """A run to submit.
-
-    Attributes:
-        name: Name of the run, for people.
-        task: The part of the run configuration that holds the spec or the question.
-        rounds: Number of rounds; 1 for a question.
-        out: Output folder on the link's machine.
-    """
-
-    name: str
-    task: Mapping[str, str | bool | float]
-    rounds: int
-    out: Path
 
 
 def write_app(folder: Path, order: RunSubmission, federation: Federation) -> None:
@@ -109,23 +97,54 @@ def submit(order: RunSubmission, federation: Federation) -> int:
     return run_id
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRuns:
+    """The runs of a federation whose link is running.
+
+    Attributes:
+        federation: The federation.
+        control: The link's control interface.
+    """
+
+    federation: Federation
+    control: Control
+
+    def submit(self, order: RunSubmission) -> int:
+        """Send a run to the link, and return its run id."""
+        return submit(order, self.federation)
+
+    def status(self, number: int) -> RunStatus:
+        """Return the state of a run."""
+        return self.control.run(number)
+
+    def stop(self, number: int) -> bool:
+        """Stop a run; return whether the link has stopped it."""
+        return self.control.stop_run(number)
+
+    def how_to_read_log(self, number: int) -> str:
+        """Return the command that shows the log of a run."""
+        return f"FLWR_HOME={flower_home(self.federation)} flwr log {number} --show"
+
+
+@contextmanager
+def open_link_runs(federation: Federation) -> Iterator[LinkRuns]:
+    """Open the runs of a link; raise DeploymentError if the link is not ready."""
+    with running_link(federation) as control:
+        yield LinkRuns(federation=federation, control=control)
+
+
 def run_row(federation: Federation, run: RunStatus) -> dict[str, Any]:
     """Return the state of a run as plain data, with its folder and completed rounds.
 
     Name, rounds, completed rounds and folder are None if the run was not submitted by `submit`.
     """
     path = _records(federation) / f"{run.run_id}.json"
-    known = _record(path) if path.exists() else None  # Other tools may submit runs too.
-    done = rounds_done(Path(known["folder"])) if known else None
-    return {
-        "run": run.run_id,
-        "name": known and known["name"],
-        "state": run.state,
-        "details": run.failure or run.details,
-        "rounds_done": done,
-        "rounds": known and known["rounds"],
-        "folder": known and known["folder"],
-    }
+    if not path.exists():  # Other tools may submit runs too.
+        return describe_run(run, name=None, rounds=None, folder=None)
+    known = _record(path)
+    return describe_run(
+        run, name=known["name"], rounds=known["rounds"], folder=Path(known["folder"])
+    )
 
 
 def latest_folder(federation: Federation) -> Path | None:
@@ -138,19 +157,6 @@ def latest_folder(federation: Federation) -> Path | None:
         return None
     latest = max(records, key=lambda path: path.stat().st_mtime)
     return Path(_record(latest)["folder"])
-
-
-def rounds_done(folder: Path) -> int:
-    """Return the number of completed rounds in a run's folder; an answered question has one.
-
-    0 if the folder does not exist or has no metrics yet.
-    """
-    if (folder / ESTIMATE_NAME).is_file():
-        return 1
-    try:
-        return (folder / "metrics.jsonl").read_bytes().count(b"\n")
-    except OSError:
-        return 0
 
 
 def _records(federation: Federation) -> Path:

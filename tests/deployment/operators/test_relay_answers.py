@@ -27,7 +27,7 @@ from sottovoce.core.errors import (
     ParameterError,
     SottovoceError,
 )
-from sottovoce.deployment.asking import ESTIMATE_NAME
+from sottovoce.deployment.machines.submitted_runs import ESTIMATE_NAME
 from sottovoce.deployment.operators import (
     announced_questions,
     relay_asking,

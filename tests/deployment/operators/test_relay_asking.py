@@ -32,7 +32,7 @@ from sottovoce.analytics.tallies import CodeCounts
 from sottovoce.core.errors import (
     DeploymentError,
 )
-from sottovoce.deployment.asking import ESTIMATE_NAME
+from sottovoce.deployment.machines.submitted_runs import ESTIMATE_NAME
 from sottovoce.deployment.operators import (
     relay_answers,
     relay_asking,

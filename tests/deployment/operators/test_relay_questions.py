@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from command_line import call, printed_json
 from relayed_people import people_of
-from two_operators import create_operators, running_relay
+from two_operators import create_operators, running_operators
 
 from sottovoce.analytics.estimates import question_for
 from sottovoce.core.adjacency import Unit
@@ -52,7 +52,7 @@ def test_clients_answer_the_questions_of_a_collector_on_both_channels(tmp_path: 
         with one.site_file.open("a") as site:
             site.write('\n[columns.visits]\ncsv = "visits.csv"\ncolumn = "minutes"\n')
     terms = ["--minimum-clients", "4", "--deadline", "12"]
-    with running_relay(operators.relay), running_nodes(devices):
+    with running_operators(operators), running_nodes(devices):
         bounds = ["--lower", "0", "--upper", "100", "--epsilon", "2"]
         mean_of_visits = ["mean", "--about", "visits", *bounds, *terms]
         summed = printed_json("deploy", "ask", collector, *mean_of_visits)

@@ -13,7 +13,7 @@ import pytest
 from command_line import call
 from federated_runs import as_toml, federated_table, simulated
 from specs import LOCAL_STEPS
-from two_operators import Operators, create_operators, running_relay
+from two_operators import Operators, create_operators, running_operators
 
 from sottovoce.core.errors import DeploymentError, SottovoceError
 from sottovoce.deployment.operators.admission_file import admit
@@ -130,7 +130,7 @@ def train(operators: Operators, table: dict[str, Any], out: Path) -> Any:
 def test_clients_of_a_relay_train_the_simulators_model(tmp_path: Path) -> None:
     operators = create_operators(tmp_path)
     nodes, table = nodes_of(operators), table_of("relayed")
-    with running_relay(operators.relay), answering(nodes) as told:
+    with running_operators(operators), answering(nodes) as told:
         ended = train(operators, table, tmp_path / "run")
     assert ended.code == 0, (ended.text, told)
     assert "refused: the cable is out" in told
@@ -166,7 +166,7 @@ def test_clients_of_a_relay_train_with_shuffled_seeds_of_sixteen_bytes(tmp_path:
         rounds=1,
         deployment={"deadline_seconds": 10.0, "idle_rounds": 1},
     )
-    with running_relay(operators.relay), answering(nodes) as told:
+    with running_operators(operators), answering(nodes) as told:
         ended = train(operators, table, tmp_path / "run")
     assert ended.code == 0, (ended.text, told)
     folder = RunFolder(tmp_path / "run")
@@ -187,7 +187,7 @@ def test_clients_of_a_relay_train_with_shuffled_seeds_of_sixteen_bytes(tmp_path:
 def test_a_client_whose_policy_is_stricter_answers_nothing(tmp_path: Path) -> None:
     operators = create_operators(tmp_path)
     nodes = nodes_of(operators, honest=3)
-    with running_relay(operators.relay), answering(nodes) as told:
+    with running_operators(operators), answering(nodes) as told:
         ended = train(operators, table_of("refused"), tmp_path / "run")
     assert ended.code != 0
     assert "released nothing" in ended.text

@@ -28,7 +28,7 @@ from sottovoce.core.errors import (
     DomainError,
     WireError,
 )
-from sottovoce.deployment.asking import ESTIMATE_NAME
+from sottovoce.deployment.machines.submitted_runs import ESTIMATE_NAME
 from sottovoce.deployment.operators import (
     relay_answers,
 )

@@ -65,6 +65,10 @@ class RefusedError(DeploymentError):
         return self.status == HTTPStatus.UNAUTHORIZED
 
 
+class RelayAwayError(DeploymentError):
+    """The relay does not answer; it may be about to start again."""
+
+
 class RelayCalls:
     """A connection to a relay that is opened when it is needed, and kept.
 
@@ -106,7 +110,8 @@ class RelayCalls:
 
         Raises:
             RefusedError: The relay has refused the request, with its reason.
-            DeploymentError: The relay does not answer, or is not the pinned one.
+            RelayAwayError: The relay does not answer.
+            DeploymentError: The program that answers is not the pinned relay.
         """
         try:
             if self._open is not None and self._owner == os.getpid():
@@ -123,7 +128,7 @@ class RelayCalls:
             ) from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise DeploymentError(
+            raise RelayAwayError(
                 f"the relay at {self._address} does not answer ({error or type(error).__name__}); "
                 "check the network and whether it runs, then try again: nothing is charged twice"
             ) from None

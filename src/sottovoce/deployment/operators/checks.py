@@ -20,6 +20,8 @@ from sottovoce.deployment.operators.admission_file import AdmissionFile
 from sottovoce.deployment.operators.bridge import federation_of
 from sottovoce.deployment.operators.calls import RelayCalls
 from sottovoce.deployment.operators.cards import PinnedOperators
+from sottovoce.deployment.operators.collector_program import program_state
+from sottovoce.deployment.operators.collector_runs import runs_of, start_command
 from sottovoce.deployment.operators.device import DeviceFolder
 from sottovoce.deployment.operators.folders import (
     RELAY_FILE,
@@ -47,8 +49,12 @@ def check_relay(relay: RelayFolder) -> list[ReadinessCheck]:
 
 def check_collector(collector: CollectorFolder) -> list[ReadinessCheck]:
     """Check a collector's folder and its connection to the relay; change nothing."""
-    parts = [look_at(part) for part in _folder_checks(collector)]
-    return [*parts, look_at(("relay", lambda: _reach(collector)))]
+    parts: list[Look] = [
+        *_folder_checks(collector),
+        ("program", lambda: _collector_program(collector)),
+        ("relay", lambda: _reach(collector)),
+    ]
+    return [look_at(part) for part in parts]
 
 
 def check_enrolled(device: DeviceFolder) -> list[ReadinessCheck]:
@@ -104,6 +110,22 @@ def relay_status(operator: RelayFolder | CollectorFolder) -> dict[str, Any]:
         "digest": operator.operators.digest,
         "clients": len(operator.clients()),
     }
+
+
+def collector_status(collector: CollectorFolder) -> dict[str, Any]:
+    """Return whether the collector runs and the relay answers, and the runs, as plain data."""
+    return {
+        "collector": program_state(collector),
+        **relay_status(collector),
+        "runs": runs_of(collector),
+    }
+
+
+def _collector_program(collector: CollectorFolder) -> str:
+    state = program_state(collector)
+    if state == "not running":
+        return f"the collector is not running; to start it: {start_command(collector)}"
+    return f"the collector is {state}"
 
 
 def _running(operator: RelayFolder | CollectorFolder) -> str:

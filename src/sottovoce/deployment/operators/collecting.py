@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from sottovoce.core.errors import DeploymentError, SottovoceError
+from sottovoce.core import printable_text
+from sottovoce.core.errors import AbandonedError, DeploymentError
 from sottovoce.deployment.operators.application import pack_announcement
-from sottovoce.deployment.operators.calls import RefusedError, RelayCalls
+from sottovoce.deployment.operators.calls import RefusedError, RelayAwayError, RelayCalls
 from sottovoce.deployment.operators.folders import CollectorFolder
 from sottovoce.deployment.operators.routes import CLOCK_SECONDS, Route, sign_request
 from sottovoce.mechanisms.packing import UnsignedCodes
@@ -19,7 +20,10 @@ from sottovoce.protocol.secure.two_server_messages import Accepted
 
 STATE_NAME = "collector.sqlite"
 _LATE_SECONDS = 30.0  # How far the relay's clock may be behind.
+_AWAY_SECONDS = 30.0  # How long the relay may be away, as while it is started again.
 _POLL_SECONDS = 0.5
+_LOG = printable_text.logger()
+Wait = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,7 @@ class CollectorLink:
         folder: CollectorFolder,
         state: StateFile,
         *,
-        wait: Callable[[float], None] = time.sleep,
+        wait: Wait = time.sleep,
     ) -> None:
         operators = folder.operators
         self.keys = operators.keys
@@ -62,6 +66,15 @@ class CollectorLink:
         self._calls = RelayCalls(operators.relay.address, operators.relay.certificate)
         self._wait = wait
         self._announced: Announcement | None = None
+
+    def reach(self) -> None:
+        """Return once the relay answers.
+
+        Raises:
+            AbandonedError: It does not answer for half a minute.
+            DeploymentError: The program that answers is not the pinned relay.
+        """
+        self._patiently(Route.HEALTH)
 
     def announce(
         self,
@@ -148,7 +161,7 @@ class CollectorLink:
             raise DeploymentError("no attempt is open; start one with `announce`")
         try:
             yield self._announced
-        except SottovoceError:
+        except BaseException:
             self._collector.abandon()
             raise
         finally:
@@ -167,20 +180,48 @@ class CollectorLink:
             self._wait(_POLL_SECONDS)
 
     def _ask(self, route: Route, body: bytes = b"") -> bytes:
-        signed = sign_request(self._key, self.keys.federation, route, body, time.time())
-        return self._calls.ask(route, body, authorization=signed)
+        return self._patiently(route, body)
+
+    def _patiently(self, route: Route, body: bytes = b"") -> bytes:
+        """Ask, and ask again for half a minute if the relay is away or too busy.
+
+        The relay answers a second time as the first time, so nothing is lost by asking again.
+        """
+        deadline, told = time.monotonic() + _AWAY_SECONDS, False
+        while True:
+            signed = ""
+            if route is not Route.HEALTH:
+                signed = sign_request(self._key, self.keys.federation, route, body, time.time())
+            try:
+                return self._calls.ask(route, body, authorization=signed)
+            except RelayAwayError as error:
+                if time.monotonic() > deadline:
+                    raise AbandonedError(str(error)) from None
+                reason = str(error)
+            except RefusedError as refused:
+                if not refused.is_busy or time.monotonic() > deadline:
+                    raise
+                reason = str(refused)
+            if not told:
+                _LOG.warning("asking again for %.0f seconds: %s", _AWAY_SECONDS, reason)
+                told = True
+            self._wait(_POLL_SECONDS)
 
 
 @contextlib.contextmanager
-def open_collector(folder: CollectorFolder) -> Iterator[CollectorLink]:
+def open_collector(folder: CollectorFolder, *, wait: Wait = time.sleep) -> Iterator[CollectorLink]:
     """Open the collector of a folder, and its connection to the relay when it is needed.
+
+    Args:
+        folder: The collector's folder.
+        wait: Sleeps for a number of seconds; what it raises ends the attempt.
 
     Raises:
         LedgerError: Another process uses the state.
     """
     state = StateFile(folder.state_folder / STATE_NAME)
     try:
-        link = CollectorLink(folder, state)
+        link = CollectorLink(folder, state, wait=wait)
         with contextlib.closing(link):
             yield link
     finally:

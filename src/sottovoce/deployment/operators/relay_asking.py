@@ -7,6 +7,7 @@ nothing of it is opened.
 
 import math
 import secrets
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,18 @@ from sottovoce.core.errors import (
     ParameterError,
     WireError,
 )
-from sottovoce.deployment.asking import ESTIMATE_NAME, run_name
+from sottovoce.deployment.asking import run_name
+from sottovoce.deployment.machines.submitted_runs import ESTIMATE_NAME
 from sottovoce.deployment.masked_questions import check_countable
 from sottovoce.deployment.operators.announced_questions import AnnouncedQuestion, QuestionTerms
 from sottovoce.deployment.operators.calls import RefusedError
 from sottovoce.deployment.operators.checks import reach_relay
-from sottovoce.deployment.operators.collecting import CollectorLink, ReportWindow, open_collector
+from sottovoce.deployment.operators.collecting import (
+    CollectorLink,
+    ReportWindow,
+    Wait,
+    open_collector,
+)
 from sottovoce.deployment.operators.folders import CollectorFolder
 from sottovoce.deployment.operators.relay_orders import EVERYONE
 from sottovoce.deployment.operators.relayed_questions import (
@@ -64,6 +71,7 @@ def ask_through_relay(
     delta: float = 1e-6,
     deadline_seconds: float = 600.0,
     confidence: float = 0.95,
+    wait: Wait = time.sleep,
 ) -> dict[str, Any]:
     """Ask all clients of a collector's relay, and return the content of estimate.json.
 
@@ -81,6 +89,7 @@ def ask_through_relay(
         delta: Delta at which the central epsilon is stated.
         deadline_seconds: How long clients may answer. Nothing is forwarded earlier.
         confidence: Confidence level of the intervals.
+        wait: Sleeps for a number of seconds; what it raises ends the question.
 
     Raises:
         ParameterError: A parameter is not valid, or the channel cannot carry the question; no
@@ -89,16 +98,22 @@ def ask_through_relay(
             those of honest clients.
         OutputError: The folder is not empty.
     """
-    asked = from_json(question)
     intervals.check_confidence(confidence)
     parameter_rules.delta(delta)
     parameter_rules.positive("deadline_seconds", deadline_seconds)
-    _check_carried(asked, channel, people_per_client)
-    terms = QuestionTerms.of(collector, minimum_clients, colluders, people_per_client)
+    asked = from_json(question)
+    terms = terms_of(
+        collector,
+        asked,
+        channel=channel,
+        minimum_clients=minimum_clients,
+        colluders=colluders,
+        people_per_client=people_per_client,
+    )
     asking = AnnouncedQuestion(
         question=asked, channel=channel, terms=terms, request=_request(asked, about, terms)
     )
-    with open_collector(collector) as link:
+    with open_collector(collector, wait=wait) as link:
         reach_relay(collector.operators)  # Before anything is written or charged.
         asking.begin(folder)
         found = _collected(link, asking, _window(collector, channel, deadline_seconds))
@@ -113,6 +128,26 @@ def ask_through_relay(
     }
     files.write_json(folder / ESTIMATE_NAME, result)
     return result
+
+
+def terms_of(
+    collector: CollectorFolder,
+    question: Question,
+    *,
+    channel: str,
+    minimum_clients: int | None,
+    colluders: int | None,
+    people_per_client: int,
+) -> QuestionTerms:
+    """Return on whom a question counts; the arguments and errors are those of `ask_through_relay`.
+
+    Raises:
+        ParameterError: The channel cannot carry the question, or a number is below that of the
+            collector's file.
+        DeploymentError: Too few clients are admitted.
+    """
+    _check_carried(question, channel, people_per_client)
+    return QuestionTerms.of(collector, minimum_clients, colluders, people_per_client)
 
 
 def _check_carried(question: Question, channel: str, people_per_client: int) -> None:

@@ -3,32 +3,27 @@
 Each round is one attempt. The collector charges all clients of the run in its own ledger, attempt
 by attempt, since any of them may answer; each client charges its own before it draws codes. An
 attempt that brings too few clients, or implausible sums, is over: nothing of it is opened, and the
-model stays as it is.
+model stays as it is. While the relay does not answer, no client is charged.
 """
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from sottovoce.core import printable_text
-from sottovoce.core.errors import AbandonedError, ConfigError, DeploymentError, WireError
+from sottovoce.core.errors import AbandonedError, DeploymentError, WireError
 from sottovoce.deployment.masked_rounds import BEGUN, DONE, attempt_place, charge_attempt
 from sottovoce.deployment.operators.calls import RefusedError
-from sottovoce.deployment.operators.collecting import CollectorLink, ReportWindow, open_collector
-from sottovoce.deployment.operators.folders import CollectorFolder
+from sottovoce.deployment.operators.collecting import CollectorLink, ReportWindow
 from sottovoce.deployment.operators.relay_orders import EVERYONE, pack_order
 from sottovoce.deployment.orders import Order
-from sottovoce.deployment.remote_rounds import spec_for_sites
 from sottovoce.federated.rounds import ChargedRounds, ServedRound
-from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import SummableCodes
 from sottovoce.mechanisms.packing import UnsignedCodes
 from sottovoce.protocol.broadcast import DownlinkFormat, Start, pack_start
-from sottovoce.protocol.channels.secure_sum import TWO_SERVER, SecureSum
-from sottovoce.protocol.channels.shuffler import Shuffler
+from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.charging import Refused
 from sottovoce.protocol.message import seal_packed
 from sottovoce.protocol.plan import RoundPlan
@@ -38,10 +33,6 @@ from sottovoce.protocol.secure.attempt import Attempt
 from sottovoce.protocol.secure.collector import Check
 from sottovoce.protocol.secure.encoding import Protocol
 from sottovoce.protocol.server import AnonymousServer, SummedUplink
-from sottovoce.runs.inputs import randomness_of
-from sottovoce.runs.resolve import Resolved
-from sottovoce.runs.runner import OnResume, OnRound, run
-from sottovoce.runs.spec import RunSpec
 
 _LOG = printable_text.logger()
 
@@ -70,6 +61,15 @@ class RelayRounds(ChargedRounds):
     idle_rounds: int
     threshold: int
     _reasons: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    _away: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def _reachable(self, cohort: Sequence[int]) -> Sequence[int]:
+        try:
+            self.link.reach()
+        except AbandonedError as error:
+            self._away.append(str(error))
+            return []
+        return cohort
 
     def _charge(self, plan: RoundPlan) -> Sequence[Refused]:
         federation = self.link.keys.federation
@@ -77,6 +77,8 @@ class RelayRounds(ChargedRounds):
 
     def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> ServedRound:
         if not asked:
+            if self._away:
+                self._count_idle(plan.round, self._away.pop())
             return ServedRound(servers=())
         journal, federation = self.ledger.journal(), self.link.keys.federation
         number = journal.newest_attempt(federation, plan.run, plan.round)
@@ -88,7 +90,6 @@ class RelayRounds(ChargedRounds):
         try:
             found = self._collect(plan, attempt, content)
         except (AbandonedError, RefusedError, WireError) as error:
-            _LOG.warning("round %d is abandoned: %s", plan.round, error)
             reason = str(error)
         journal.advance(attempt_place(plan, federation, number), BEGUN, DONE)
         enough = bool(found) and found[0].received >= self.minimum_replies
@@ -103,6 +104,7 @@ class RelayRounds(ChargedRounds):
         if reason is None:
             self._reasons.clear()
             return
+        _LOG.warning("round %d is abandoned: %s", number, reason)
         self._reasons.append(reason)
         if len(self._reasons) >= self.idle_rounds:
             raise DeploymentError(
@@ -210,114 +212,3 @@ def _plausible(plan: RoundPlan) -> Check | None:
 def _clamped(plan: RoundPlan, total: UnsignedCodes, clients: int) -> Any:
     bound = getattr(plan.clients[0].mechanism, "logit_bound", None)
     return total if bound is None else energy.clamp_sums(total, clients, bound)
-
-
-def with_relay_backend(spec: RunSpec) -> RunSpec:
-    """Return the spec with the backend 'relay', whatever backend it names."""
-    runtime = spec.runtime.model_copy(update={"backend": "relay"})
-    return spec.model_copy(update={"runtime": runtime})
-
-
-def run_through_relay(
-    spec: RunSpec,
-    folder: Path,
-    collector: CollectorFolder,
-    *,
-    resume: bool = False,
-    on_round: OnRound | None = None,
-    on_resume: OnResume | None = None,
-) -> dict[str, Any]:
-    """Run a spec with the clients of a collector's relay, and return the content of result.json.
-
-    Args:
-        spec: What to run; its clients are named in `data.names` or `data.sites`.
-        folder: The run folder.
-        collector: The collector's folder.
-        resume: Continue the interrupted run in `folder`. An attempt that was open is lost.
-        on_round: Called with the metrics of each finished round.
-        on_resume: Called with a sentence that says where a resumed run continues.
-
-    Raises:
-        ConfigError: The spec's channel needs no relay, or names clients that were not admitted.
-        SottovoceError: What `runs.run` raises.
-    """
-    with open_collector(collector) as link:
-
-        def backend(resolved: Resolved, ledger: Ledger) -> RelayRounds:
-            return _rounds(resolved, ledger, collector, link)
-
-        return run(
-            with_relay_backend(spec),
-            folder,
-            resume=resume,
-            on_round=on_round,
-            on_resume=on_resume,
-            make_backend=backend,
-        )
-
-
-def _rounds(
-    resolved: Resolved, ledger: Ledger, collector: CollectorFolder, link: CollectorLink
-) -> RelayRounds:
-    spec = resolved.spec
-    _check_admitted(collector, [part.client for part in resolved.parts])
-    return RelayRounds(
-        run=resolved.run,
-        dimension=resolved.task.dimension,
-        parts=resolved.parts,
-        algorithm=resolved.algorithm,
-        adjacency=spec.privacy.adjacency,
-        randomness=randomness_of(spec),
-        ledger=ledger,
-        rotated=spec.rotation == "on",
-        channel=resolved.channel,
-        spec=spec_for_sites(spec),
-        classes=resolved.num_classes,
-        downlink=spec.runtime.downlink,
-        link=link,
-        window=_window(resolved, collector),
-        minimum_replies=spec.deployment.minimum_replies,
-        idle_rounds=spec.deployment.idle_rounds,
-        threshold=_threshold(resolved),
-    )
-
-
-def _threshold(resolved: Resolved) -> int:
-    """Return the smallest number of clients in a round: the honest ones and the colluders."""
-    match resolved.channel:
-        case SecureSum(protocol=protocol) as channel if protocol == TWO_SERVER:
-            return channel.fewest_messages
-        case Shuffler(protocol=protocol) as channel if protocol == TWO_SERVER:
-            if resolved.algorithm.uplinks > 1:
-                raise ConfigError(
-                    "a relay shuffles one message of each client in a round; use an algorithm "
-                    "with one uplink, or the channel 'secure_sum'"
-                )
-            return channel.fewest_messages
-        case _:
-            raise ConfigError(
-                f"the channel '{resolved.channel.kind}' needs no relay; set channel.kind = "
-                "'secure_sum' or 'shuffler' with protocol = 'two_server'"
-            )
-
-
-def _window(resolved: Resolved, collector: CollectorFolder) -> ReportWindow:
-    seconds = int(resolved.spec.deployment.deadline_seconds)
-    if isinstance(resolved.channel, SecureSum):
-        return ReportWindow(report_seconds=seconds)
-    return ReportWindow(
-        report_seconds=seconds,
-        confirm_seconds=collector.confirm_seconds,
-        slack=collector.slack,
-    )
-
-
-def _check_admitted(collector: CollectorFolder, clients: Sequence[str]) -> None:
-    known = collector.clients()
-    missing = [client for client in clients if client not in known]
-    if missing:
-        raise ConfigError(
-            f"the spec's client '{missing[0]}' was not admitted by this collector; sign its "
-            f"request with 'sottovoce deploy admit {collector.folder}', or name other clients in "
-            "'data.names'"
-        )

@@ -15,6 +15,7 @@ from sottovoce.core import files
 from sottovoce.core.errors import LedgerError
 
 _BUSY_SECONDS = 0.2
+_SHARED_SECONDS = 30.0
 
 
 class StateFile:
@@ -22,12 +23,13 @@ class StateFile:
 
     Args:
         path: The file; it is made, readable by its owner only, if it does not exist.
+        shared: Whether other processes may use the file, too.
 
     Raises:
-        LedgerError: It cannot be opened, or another process uses it.
+        LedgerError: It cannot be opened, or another process uses it and it is not shared.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, shared: bool = False) -> None:
         self.path = Path(path).absolute()
         try:
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT, files.PRIVATE))
@@ -38,10 +40,14 @@ class StateFile:
             ) from error
         with self._explained():
             self._connection = sqlite3.connect(
-                self.path, isolation_level=None, timeout=_BUSY_SECONDS, check_same_thread=False
+                self.path,
+                isolation_level=None,
+                timeout=_SHARED_SECONDS if shared else _BUSY_SECONDS,
+                check_same_thread=False,
             )
             for setting in (
-                "locking_mode = EXCLUSIVE",  # A second process would answer a step a second time.
+                # Of a relay a second process would answer a step a second time.
+                f"locking_mode = {'NORMAL' if shared else 'EXCLUSIVE'}",
                 "journal_mode = WAL",
                 "synchronous = FULL",
                 "secure_delete = ON",
@@ -49,7 +55,9 @@ class StateFile:
                 self._connection.execute(f"PRAGMA {setting}")
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.execute("COMMIT")
-        self.overwrite_deleted()  # A process that was killed may have left it in SQLite's log.
+        if not shared:
+            # A process that was killed may have left it in SQLite's log.
+            self.overwrite_deleted()
 
     @property
     def in_transaction(self) -> bool:
