@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from command_line import call, printed_json
 from federated_runs import as_toml, federated_table, simulated
+from federation_faults import eventually
 from federations import REAL_PROCESSES, RunningFederation, rehearsal
 from specs import LOCAL_STEPS
 from two_operators import Operators, create_operators, running_relay
@@ -218,4 +219,44 @@ def test_sites_of_a_link_and_a_client_over_https_train_together(tmp_path: Path) 
             assert_nothing_is_kept(world)
         over_https, *over_the_link = world.charges(Unit.CLIENT)
     assert len(over_https) == 2
+    assert over_the_link == [over_https, over_https]
+
+
+def state_at(folder: Path) -> str:
+    """The state of a client's newest attempt; empty without one."""
+    with contextlib.closing(sqlite3.connect(folder / LEDGER_NAME)) as found:
+        tables = found.execute("SELECT name FROM sqlite_master WHERE name = 'attempts'").fetchall()
+        rows = found.execute("SELECT state FROM attempts").fetchall() if tables else []
+    return str(rows[-1][0]) if rows else ""
+
+
+def test_a_site_that_restarts_after_its_report_confirms_and_so_does_a_relay(
+    tmp_path: Path,
+) -> None:
+    """A question about people, in a shuffle."""
+    with running_world(tmp_path, QUESTIONS) as world:
+        relay, collector = world.operators.relay.folder, world.operators.collector.folder
+        bounds = ["--lower", "0", "--upper", "100", "--epsilon", "2", "--channel", "shuffler"]
+        asking = subprocess.Popen(
+            world.federation.command(
+                *("ask", collector, "mean", "--about", "age", *bounds, "--deadline", "75", "--json")
+            ),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        eventually(
+            lambda: {state_at(folder) for folder in world.folders} == {"reported"}, seconds=60.0
+        )
+        world.federation.stop_node(SITES[0])
+        world.federation.deploy("stop", relay)
+        world.federation.deploy("relay", relay, "--background")
+        world.federation.start_node(SITES[0])
+        printed, _ = asking.communicate(timeout=180.0)
+        assert asking.returncode == 0
+        found = json.loads(printed)
+        assert found["clients"] == {"admitted": 3, "answered": 3, "dropped": 0}
+        assert [state_at(folder) for folder in world.folders] == ["confirmed"] * 3
+        assert_nothing_is_kept(world)
+        over_https, *over_the_link = world.charges(Unit.SAMPLE)
+    assert len(over_https) == 1
     assert over_the_link == [over_https, over_https]
