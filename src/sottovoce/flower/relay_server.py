@@ -125,8 +125,8 @@ class Passage:
             raise _SupersededError
         if found.is_confirmed and found.attempt.most_clients > MOST_LEAVES:
             _LOG.warning(
-                "nobody is asked over this link: a list of up to %d messages cannot be confirmed "
-                "over it, only of up to %d",
+                "no site is asked: a list of up to %d messages cannot be confirmed over a link, "
+                "only one of up to %d",
                 found.attempt.most_clients,
                 MOST_LEAVES,
             )
