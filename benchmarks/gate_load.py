@@ -226,7 +226,7 @@ async def _measure(federation: Federation, seconds: float) -> None:
     for site in sites:
         await site.activate()
     (gate,) = pids_of("sottovoce.flower.gate", str(federation.folder))
-    (link,) = pids_of("flower-superlink", str(federation.folder))
+    (link,) = pids_of("sottovoce.flower.superlink", str(federation.folder))
     print(
         "| load | calls/s | median ms | 99% ms | most ms | retries | gate MiB | link MiB | "
         "gate CPU s | link CPU s |"

@@ -225,7 +225,7 @@ def make_relay_handler(site_of: SiteOf = site_of) -> Handler:
         try:
             blobs = answer_announced(request, site).blobs()
         except _PUBLIC as error:
-            _note(site, error, _name_of(request))
+            _note(site, error, _name_in(message, read_request))
             blobs = refusal_blobs(str(error))
         return {**blobs, **statement_part(site)}
 

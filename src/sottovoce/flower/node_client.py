@@ -58,8 +58,8 @@ def _enrolled(site: Site) -> AdmittedClient:
     folder = enrollment_folder(site.ledger.parent)
     if not (folder / FILE_NAME).is_file():
         raise PolicyError(
-            f"the site '{site.name}' is not enrolled with the relay's operators; it enrolls with "
-            "'sottovoce deploy enroll SITE_DIR', and both operators admit it"
+            f"the site '{site.name}' is not enrolled with the relay's operators; enroll it with "
+            "'sottovoce deploy enroll SITE_DIR', and ask both operators to admit it"
         )
     device = DeviceFolder.read(folder)
     if device.name != site.name:

@@ -35,6 +35,7 @@ from sottovoce.flower.node_messages import (
 )
 from sottovoce.protocol.secure.announcement import Announcement
 from sottovoce.protocol.secure.relay_intake import SEALING_BYTES, largest_report
+from sottovoce.protocol.secure.shuffle_messages import MOST_LEAVES
 
 RELAY_KEY, ANN_KEY = "relay", "ann"  # of the run configuration
 _CERTIFICATE_BYTES = 2**10
@@ -77,7 +78,9 @@ def _digest(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        raise ConfigError(f"'{ANN_KEY}' of the run configuration is no digest") from None
+        raise ConfigError(
+            f"'{ANN_KEY}' of the run configuration is no digest; leave such runs to the relay"
+        ) from None
 
 
 class _SupersededError(Exception):
@@ -115,11 +118,19 @@ class Passage:
     def _run(self) -> None:
         packed = self._patiently(Route.ANNOUNCEMENT, self.clock() + _AGAIN_SECONDS)
         if packed is None:
-            raise DeploymentError("the relay does not answer; the bridge tries again")
+            raise DeploymentError("the relay does not answer; start it, and another run follows")
         asked, content = unpack_announcement(packed)
         found = Announcement.read(asked)
         if found.ann != self.ann:
             raise _SupersededError
+        if found.is_confirmed and found.attempt.most_clients > MOST_LEAVES:
+            _LOG.warning(
+                "no site is asked: a list of up to %d messages cannot be confirmed over a link, "
+                "only one of up to %d",
+                found.attempt.most_clients,
+                MOST_LEAVES,
+            )
+            return
         self._wait(found.opens)
         largest = SEALING_BYTES + largest_report(found) + _CERTIFICATE_BYTES
         self._gather(ReportRequest(announced=asked, content=content), found.closes, largest)

@@ -33,8 +33,8 @@ from sottovoce.protocol.secure.shuffle_client import ShuffleClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """A client's answer to an announcement.
+class ClientReport:
+    """A client's report, its answer to an announcement.
 
     Attributes:
         report: The report for the relay, which is stored and may be sent again.
@@ -57,7 +57,7 @@ class AnsweringClient:
     client: AdmittedClient
     site: Site
 
-    def report(self, asked: bytes, content: bytes) -> Answer:
+    def report(self, asked: bytes, content: bytes) -> ClientReport:
         """Charge and answer an announcement, or return the stored report of an earlier answer.
 
         Args:
@@ -94,7 +94,7 @@ class AnsweringClient:
                 message = report(request, party, ledger, prepared.randomness)
             standing = ledger.position()
         site.settle(standing)
-        return Answer(report=message, is_new=is_new)
+        return ClientReport(report=message, is_new=is_new)
 
     def confirmation(self, asked: bytes, leaves: bytes) -> bytes:
         """Return the confirmation that the own message is in the list; also after a restart.

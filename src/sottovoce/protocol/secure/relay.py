@@ -174,7 +174,7 @@ class Relay(RelayIntake):
     def leaves(self) -> bytes:
         """Return the collector's root and the digests of the whole list.
 
-        Whoever gets them for a client does not learn which message is the client's.
+        A program that asks on behalf of a client does not tell which message is the client's.
 
         Returns:
             Root and digests, for `split_leaves`.
