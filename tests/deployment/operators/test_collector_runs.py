@@ -283,3 +283,17 @@ def test_status_shows_the_runs_and_why_they_failed(cli: Any, operators: Operator
     assert [row["state"] for row in shown["runs"]] == ["finished:failed", "interrupted"]
     stopped = cli("deploy", "stop", collector.folder)
     assert f"sottovoce deploy stop {collector.folder} --run 2" in stopped.out
+
+
+def test_watch_shows_a_collectors_last_run(cli: Any, operators: Operators) -> None:
+    collector = operators.collector
+    assert cli("watch", collector.folder, "--once").code == 2
+    assert "no run of" in cli("report", collector.folder).err
+    with program_of(collector) as queue:
+        submit(collector, "first")
+        submit(collector, "question", ASKED)
+        queue.take()
+        queue.end(1, JobState.FAILED, "no client answers")
+    shown = json.loads(cli("watch", collector.folder, "--once", "--json").out)
+    assert (shown["state"], shown["detail"]) == ("failed", "no client answers")
+    assert shown["folder"] == str(collector.runs_folder / "first")
