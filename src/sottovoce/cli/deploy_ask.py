@@ -28,7 +28,7 @@ from sottovoce.cli.servers import server_of
 from sottovoce.core.display import show_epsilon
 
 if TYPE_CHECKING:
-    from sottovoce.cli.servers import Server
+    from sottovoce.cli.servers import RunsServer
 
 _POLL_SECONDS = 0.5
 _INTERRUPTED = 130
@@ -162,7 +162,7 @@ def ask(
 
 
 def _ask(
-    server: "Server", name: str, task: dict[str, Any], out: Path | None
+    server: "RunsServer", name: str, task: dict[str, Any], out: Path | None
 ) -> tuple[dict[str, Any], Path]:
     """Return the estimate that the server wrote, and its folder."""
     from sottovoce.core import files

@@ -13,7 +13,7 @@ from sottovoce.cli.servers import server_of
 from sottovoce.cli.summary import print_result
 
 if TYPE_CHECKING:
-    from sottovoce.cli.servers import Server
+    from sottovoce.cli.servers import RunsServer
     from sottovoce.deployment.machines.submitted_runs import RunsKeeper, RunStatus
     from sottovoce.runs.folder import RunFolder
     from sottovoce.runs.spec import RunSpec
@@ -119,7 +119,7 @@ def _check_folder(run_folder: "RunFolder", folder: Path, *, resume: bool) -> Non
 
 
 def _check_before(
-    server: "Server", spec: "RunSpec", run_folder: "RunFolder", *, resume: bool
+    server: "RunsServer", spec: "RunSpec", run_folder: "RunFolder", *, resume: bool
 ) -> None:
     """Build the run here, to find errors that the server would find later.
 

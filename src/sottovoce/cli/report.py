@@ -7,7 +7,7 @@ import typer
 
 from sottovoce.cli.output import Json, print_json, print_table, print_wrapped, report_progress, say
 
-_RUNS = "Run folders; a folder of runs or of a federation stands for all runs in it."
+_RUNS = "Run folders; a folder of runs, a federation or a collector stands for all runs in it."
 
 
 def report(
@@ -41,7 +41,7 @@ def report(
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """Return a run, or the runs in a folder; those of a federation are in its `runs`."""
+    """Return a run, or the runs in a folder; of a federation or collector those in its `runs`."""
     from sottovoce.core.errors import OutputError
     from sottovoce.runs.folder import RunFolder
 
@@ -56,10 +56,9 @@ def _runs_in(folder: Path) -> list[Path]:
             f"{folder} is a site's folder, but runs are in the operator's; to see what the site "
             f"has spent run: sottovoce ledger show {folder}"
         )
-    if (folder / "federation.toml").is_file():
+    if any((folder / name).is_file() for name in ("federation.toml", "collector.toml")):
         raise OutputError(
-            f"no run of the federation {folder} has begun yet; start one: sottovoce deploy run "
-            f"{folder} SPEC"
+            f"no run of {folder} has begun yet; start one: sottovoce deploy run {folder} SPEC"
         )
     return [folder]  # its reader says what is wrong with it
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sottovoce.runs.spec import RunSpec
 
 
-class Server(Protocol):
+class RunsServer(Protocol):
     """Who runs specs and asks questions: its folder, and what it refuses."""
 
     folder: Path
@@ -154,6 +154,6 @@ class CollectorServer:
             yield runs
 
 
-def server_of(folder: Path) -> Server:
+def server_of(folder: Path) -> RunsServer:
     """Return the server of a folder, which is not read yet."""
     return CollectorServer(folder) if is_operator(folder) else LinkServer(folder)

@@ -267,7 +267,7 @@ def _sites(sites: Mapping[str, str]) -> "RenderableType":
 
 _SITES_EVERY_SECONDS = 5.0
 _READINGS_KEPT = 30
-_FEDERATION_FILE = "federation.toml"
+_FEDERATION_FILE, _COLLECTOR_FILE = "federation.toml", "collector.toml"
 
 
 def watch(
@@ -275,8 +275,8 @@ def watch(
         Path,
         typer.Argument(
             metavar="RUN",
-            help="The folder of a run, which may not exist yet, or of a federation for its last "
-            "run.",
+            help="The folder of a run, which may not exist yet; of a federation or collector its "
+            "last run.",
         ),
     ],
     once: Annotated[bool, typer.Option("--once", help="Print the state and exit.")] = False,
@@ -300,17 +300,23 @@ def watch(
 
 
 class _Watched:
-    """A run folder, and the federation that it belongs to, if any."""
+    """A run folder, and the federation or collector that it belongs to, if any."""
 
     def __init__(self, path: Path) -> None:
         from sottovoce.core.errors import OutputError
 
         self._run: Path | None = path
         self._federation: Path | None = None
+        self._collector: Path | None = None
+        above = path.absolute().parent.parent  # of DIR/runs/NAME
         if (path / _FEDERATION_FILE).is_file() and (path / "link").is_dir():
             self._run, self._federation = None, path
-        elif (path.absolute().parent.parent / _FEDERATION_FILE).is_file():  # DIR/runs/NAME
-            self._federation = path.absolute().parent.parent
+        elif (path / _COLLECTOR_FILE).is_file():
+            self._run, self._collector = None, path
+        elif (above / _FEDERATION_FILE).is_file():
+            self._federation = above
+        elif (above / _COLLECTOR_FILE).is_file():
+            self._collector = above
         elif path.is_file():
             raise OutputError(f"{path} is a file; name the folder of a run or of a federation")
         self._status: dict[str, Any] | None = None
@@ -321,7 +327,7 @@ class _Watched:
     @property
     def waits_for(self) -> str:
         """That there is no run yet, in words."""
-        return f"no run in {self._run or self._federation} yet"
+        return f"no run in {self._run or self._federation or self._collector} yet"
 
     def look(self) -> dict[str, Any]:
         """Read the files and return the state."""
@@ -339,7 +345,13 @@ class _Watched:
             state["federation"] = {key: status[key] for key in ("link", "address", "sites")}
             state["warnings"] += [status["problem"]] if status["problem"] else []
             if not reading.has_ended:
-                state |= _ended_otherwise(status, reading.folder)
+                state |= _ended_otherwise(status["runs"], reading.folder)
+        if self._collector is not None and not reading.has_ended:
+            from sottovoce.deployment.operators.collector_runs import runs_of
+            from sottovoce.deployment.operators.folders import CollectorFolder
+
+            rows = runs_of(CollectorFolder.read(self._collector))
+            state |= _ended_otherwise(rows, reading.folder)
         return state
 
     @property
@@ -361,6 +373,12 @@ class _Watched:
     def _folder(self) -> Path:
         if self._run is not None:
             return self._run
+        if self._collector is not None:
+            from sottovoce.deployment.operators.collector_runs import latest_run_folder
+            from sottovoce.deployment.operators.folders import CollectorFolder
+
+            collector = CollectorFolder.read(self._collector)
+            return latest_run_folder(collector) or collector.runs_folder / "none yet"
         from sottovoce.deployment.machines.federation import Federation
         from sottovoce.flower.runs import latest_folder
 
@@ -409,9 +427,9 @@ class _Watched:
         return self._status
 
 
-def _ended_otherwise(status: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return how a run without a result ended, if the link says so."""
-    for run in reversed(status["runs"]):
+def _ended_otherwise(runs: Sequence[dict[str, Any]], folder: Path) -> dict[str, Any]:
+    """Return how a run without a result ended, if the link or the collector says so."""
+    for run in reversed(runs):
         if run["folder"] == str(folder.absolute()):
             if run["state"] in ("finished:failed", "finished:stopped"):
                 return {"state": run["state"].partition(":")[2], "detail": run["details"]}

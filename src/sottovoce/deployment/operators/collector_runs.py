@@ -176,6 +176,15 @@ def runs_of(collector: CollectorFolder) -> list[dict[str, Any]]:
         return CollectorRuns(collector=collector, queue=queue).rows()
 
 
+def latest_run_folder(collector: CollectorFolder) -> Path | None:
+    """Return the folder of the run that was submitted last, no question; None if there is none."""
+    if not queue_file(collector).exists():
+        return None
+    with open_jobs(queue_file(collector)) as queue:
+        folders = [job.folder for job in queue.jobs() if job.kind == RUN]
+    return folders[-1] if folders else None
+
+
 def _check_started(collector: CollectorFolder) -> None:
     if not queue_file(collector).exists():
         raise DeploymentError(
