@@ -125,8 +125,9 @@ def test_the_frontier_is_drawn(cli: Any, tmp_path: Path) -> None:
 def test_mistakes_cost_one_line(cli: Any, words: str, message: str) -> None:
     shown = cli("plan", *words.split())
     assert shown.code == 2
-    assert message in shown.err
-    assert shown.err.count("\n") == 1
+    lines = [line for line in shown.err.splitlines() if not line.startswith("planning: ")]
+    assert len(lines) == 1  # Progress is shown on slow machines.
+    assert message in lines[0]
 
 
 SUMS = "--epsilon 1 --delta 1e-5 --channel secure_sum"
