@@ -30,7 +30,7 @@ from sottovoce.deployment.operators.folders import RELAY_FILE, RelayFolder
 from sottovoce.deployment.operators.routes import Route
 from sottovoce.deployment.post import Reply
 from sottovoce.flower.node_messages import ConfirmationRequest, ReportRequest, SiteConfirmation
-from sottovoce.flower.relay_bridge import Bridge, LinkRuns
+from sottovoce.flower.relay_bridge import AnnouncementRuns, Bridge
 from sottovoce.flower.relay_server import Gathering
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.protocol.secure.announcement import Announcement
@@ -234,7 +234,7 @@ def test_a_bridge_submits_a_run_for_each_announcement_until_one_has_completed(
     people: LinkedPeople,
 ) -> None:
     relay, runs, now = Announcing(people), Runs(), [0.0]
-    bridge = Bridge(cast(RelayCalls, relay), cast(LinkRuns, runs), clock=lambda: now[0])
+    bridge = Bridge(cast(RelayCalls, relay), cast(AnnouncementRuns, runs), clock=lambda: now[0])
 
     def look() -> str | None:
         now[0] += 10.0

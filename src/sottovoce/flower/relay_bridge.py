@@ -33,7 +33,7 @@ _AGAIN_SECONDS = 5.0  # before a run that failed is submitted again
 _LOG = printable_text.logger()
 
 
-class LinkRuns(Protocol):
+class AnnouncementRuns(Protocol):
     """The runs of a link that pass announcements on."""
 
     def start(self, ann: bytes) -> int:
@@ -89,7 +89,7 @@ class Bridge:
     """
 
     calls: RelayCalls
-    runs: LinkRuns
+    runs: AnnouncementRuns
     clock: Callable[[], float] = time.time
     _ann: bytes = field(init=False, default=b"")
     _ends: float = field(init=False, default=0.0)
