@@ -91,16 +91,20 @@ class CollectorRuns:
         return _status(job, running=True)
 
     def stop(self, number: int) -> bool:
-        """Stop a run, also while the collector does not run; return whether it is stopped.
+        """Stop a run, also while the collector does not run, and return True.
 
         Raises:
-            DeploymentError: There is no such run, or it has ended.
+            DeploymentError: There is no such run, it has ended, or it takes longer to stop.
         """
         self.queue.ask_to_stop(number)
         deadline = time.monotonic() + _STOP_SECONDS
         while self.queue.job(number).is_open and state_of(self.collector.state_folder) is not None:
             if time.monotonic() > deadline:
-                return False
+                raise DeploymentError(
+                    f"run {number} has been told to stop, and has not stopped within "
+                    f"{_STOP_SECONDS:.0f} seconds; see 'sottovoce deploy status "
+                    f"{self.collector.folder}' later"
+                )
             time.sleep(_POLL_SECONDS)
         return True
 
