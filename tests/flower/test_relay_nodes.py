@@ -17,7 +17,7 @@ from federated_runs import as_toml, federated_table, simulated
 from federation_faults import eventually
 from federations import REAL_PROCESSES, RunningFederation, rehearsal
 from specs import LOCAL_STEPS
-from two_operators import Operators, create_operators, running_relay
+from two_operators import Operators, create_operators, running_operators
 
 from sottovoce.core.adjacency import Unit
 from sottovoce.deployment.machines.site_folder import SiteFolder
@@ -134,7 +134,7 @@ def running_world(folder: Path, policy: dict[str, Any]) -> Iterator[World]:
         federation.start_link()
         for site in sites:
             federation.start_node(site.name)
-        with running_relay(operators.relay), running_phone(phone):
+        with running_operators(operators), running_phone(phone):
             yield World(operators=operators, federation=federation, phone=phone)
 
 

@@ -16,10 +16,11 @@ from typing import Any, Literal, Protocol
 from sottovoce.core.errors import LedgerError, WireError
 
 CLOSED = "closed"
+# With row ids: in a table without them SQLite reads a row's whole record to look up its state.
 _TABLE = """CREATE TABLE IF NOT EXISTS attempts (
     federation BLOB NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL, attempt INTEGER NOT NULL,
     state TEXT NOT NULL, record BLOB,
-    PRIMARY KEY (federation, run, round, attempt)) WITHOUT ROWID"""
+    PRIMARY KEY (federation, run, round, attempt))"""
 _FIXED = """CREATE TABLE IF NOT EXISTS fixed_terms (
     federation BLOB NOT NULL, run TEXT NOT NULL, terms TEXT NOT NULL,
     PRIMARY KEY (federation, run)) WITHOUT ROWID"""

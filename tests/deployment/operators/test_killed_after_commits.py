@@ -7,6 +7,7 @@ with a reason, and the next one works.
 import contextlib
 import itertools
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,12 +42,17 @@ class MortalParties:
     protocol: Protocol
     running: dict[str, Party] = field(default_factory=dict)
     round: int = 0
+    _starting: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def folder(self, name: str) -> Path:
         return self.operators.folder / name
 
     def start(self, name: str) -> Party:
         """Start a party, if it does not run."""
+        with self._starting:
+            return self._started(name)
+
+    def _started(self, name: str) -> Party:
         if name in self.running and self.running[name].process.poll() is None:
             return self.running[name]
         if name in self.running:
@@ -82,12 +88,30 @@ class MortalParties:
         self.round += 1
         collector = self.start(COLLECTOR)
         try:
-            return self._hold(collector)
+            with self._supervised_relay():
+                return self._hold(collector)
         except PartyEndedError:
             return "refused: the collector was killed"
         finally:
             for name in (RELAY, COLLECTOR, *(device.name for device in self.devices)):
                 self.start(name)
+
+    @contextlib.contextmanager
+    def _supervised_relay(self) -> Iterator[None]:
+        """Start the relay again whenever it has ended, as its supervisor does."""
+        ended = threading.Event()
+
+        def supervise() -> None:
+            while not ended.wait(0.2):
+                self.start(RELAY)
+
+        thread = threading.Thread(target=supervise)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def _hold(self, collector: Party) -> str:
         more = {"confirm_seconds": 2 * SECONDS} if self.protocol is SHUFFLER else {}
