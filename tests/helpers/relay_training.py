@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 from federated_runs import federated_table
@@ -93,7 +94,7 @@ def answering(nodes: list[DeviceFolder]) -> Iterator[list[str]]:
         with RelayLink(node) as link:
             if node is nodes[0]:
                 link._calls = cast(RelayCalls, BrokenOnce(link._calls))
-            participant = Participant(link, read_site(node.site_file))
+            participant = Participant(link, partial(read_site, node.site_file))
             while not stop.is_set():
                 try:
                     done = participant.look()

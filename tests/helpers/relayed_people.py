@@ -6,6 +6,7 @@ import json
 import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -182,7 +183,7 @@ class RelayedPeople:
     def _participant(self, one: DeviceFolder) -> Participant:
         link = RelayLink(one)
         link._calls = self._calls
-        return Participant(link, read_site(one.site_file))
+        return Participant(link, partial(read_site, one.site_file))
 
     @contextlib.contextmanager
     def _open_collector(self, folder: CollectorFolder, **_: Any) -> Iterator[CollectorLink]:

@@ -13,6 +13,7 @@ from sottovoce.deployment.operators.calls import RefusedError
 from sottovoce.deployment.operators.device import RelayLink
 from sottovoce.deployment.operators.participant import Participant
 from sottovoce.deployment.site import Site
+from sottovoce.protocol.secure.announcement import Announcement
 
 
 class Link:
@@ -20,10 +21,14 @@ class Link:
 
     def __init__(self, announcement: bytes) -> None:
         self._announcement = announcement
-        self.confirmed = 0
+        self.confirmed = self.read = 0
         self.status = 0
 
+    def announced(self) -> bytes:
+        return Announcement.read(self._announcement).ann
+
     def announcement(self) -> tuple[bytes, bytes]:
+        self.read += 1
         return self._announcement, b""
 
     def confirm(self, **_: Any) -> None:
@@ -52,7 +57,13 @@ def test_what_a_busy_relay_could_not_take_is_sent_again(
 ) -> None:
     with two_servers.world_in(tmp_path) as world:
         link = Link(world.announce_shuffle())
-    participant = Participant(cast(RelayLink, link), cast(Site, SiteWithLedger()))
+    sites: list[Site] = []
+
+    def read_site() -> Site:
+        sites.append(cast(Site, SiteWithLedger()))
+        return sites[-1]
+
+    participant = Participant(cast(RelayLink, link), read_site)
     answers: list[int] = []
 
     def refuse(*_: object) -> None:
@@ -76,3 +87,5 @@ def test_what_a_busy_relay_could_not_take_is_sent_again(
         assert link.confirmed == 3
     assert participant.look() is None
     assert len(answers) == 1 + is_sent_again
+    # The whole announcement, with its model, and the policy are read for an answer only.
+    assert link.read == len(sites) - 1 == 1 + 2 * is_sent_again

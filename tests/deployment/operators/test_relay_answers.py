@@ -35,7 +35,6 @@ from sottovoce.deployment.operators import (
 )
 from sottovoce.deployment.operators.checks import reach_relay
 from sottovoce.deployment.operators.relay_asking import ask_through_relay
-from sottovoce.deployment.site import read_site
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +93,7 @@ def test_a_folder_with_files_is_not_used(world: RelayedPeople, tmp_path: Path) -
         slow({"adjacency": "zero-out"}, "age", SUM, "replace-one is not allowed"),
         slow({"smallest_cohort": 4}, "age", SUM, "'smallest_cohort' is 4"),
         ({"honest": 3}, "age", SUM, "'honest' is 3"),
-        slow({"colluders": 2}, "age", SUM, "'colluders' is 2 at this client, .* 1 of 3 clients"),
+        slow({"colluders": 2}, "age", SUM, "fewer than 2 honest ones"),
         ({"epsilon_per_round": 0.5}, "age", SUM, "'epsilon_per_round' is 0.5"),
     ],
 )
@@ -103,7 +102,6 @@ def test_a_client_asks_its_own_policy_and_charges_nothing_that_it_refuses(
 ) -> None:
     strict = world.devices[2]
     write_policy(strict, **policy)
-    world.participants["c"].site = read_site(strict.site_file)
     charged = len(world.events(strict.folder))
     with pytest.raises(DeploymentError, match=r"there is no estimate: .* clients"):
         world.ask(MEAN, channel, about=about)
@@ -118,7 +116,6 @@ def test_a_table_without_people_or_the_relays_absence_costs_nothing(
 ) -> None:
     empty = world.devices[2]
     write_policy(empty)
-    world.participants["c"].site = read_site(empty.site_file)
     write_people(empty, [])
     charged = len(world.events(empty.folder))
     with pytest.raises(DeploymentError, match="there is no estimate"):

@@ -110,3 +110,19 @@ def test_no_client_is_charged_while_the_relay_is_away(
         run_through_relay(parse(table), tmp_path / "run", operators.collector, wait=lambda _: None)
     with Ledger(tmp_path / "run" / LEDGER_NAME) as ledger:
         assert ledger.num_charges == 0
+
+
+def test_a_run_that_the_relay_does_not_allow_ends_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(_: RelayCalls, route: Route, *__: bytes, **___: str) -> bytes:
+        if route is Route.ANNOUNCE:
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "expected at least 12 clients, got 3")
+        return b"ok"
+
+    monkeypatch.setattr(RelayCalls, "ask", ask)
+    operators = create_operators(tmp_path)
+    nodes_of(operators)
+    table: dict[str, Any] = table_of("refused") | {"deployment": {"deadline_seconds": 4.0}}
+    with pytest.raises(DeploymentError, match="no client was asked: expected at least 12 clients"):
+        run_through_relay(parse(table), tmp_path / "run", operators.collector, wait=lambda _: None)

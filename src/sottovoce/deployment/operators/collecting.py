@@ -116,7 +116,16 @@ class CollectorLink:
             },
         )
         self._announced = Announcement.read(message)
-        self._ask(Route.ANNOUNCE, pack_announcement(message, content))
+        try:
+            self._ask(Route.ANNOUNCE, pack_announcement(message, content))
+        except RefusedError as refused:
+            if refused.is_busy:
+                raise
+            self._collector.abandon()  # Another attempt of this kind would be refused, too.
+            raise DeploymentError(
+                f"the relay's operator does not allow this, and no client was asked: {refused}; "
+                "change the request, or ask the operator to allow it"
+            ) from None
         return self._announced
 
     def sums(self, check: Check | None = None) -> tuple[list[UnsignedCodes], int]:

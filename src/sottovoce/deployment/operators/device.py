@@ -203,6 +203,18 @@ class RelayLink(AdmittedClient):
         relay = self.device.operators.relay
         self._calls = RelayCalls(relay.address, relay.certificate)
 
+    def announced(self) -> bytes:
+        """Ask for the digest of the current announcement, which is short.
+
+        Returns:
+            The digest.
+
+        Raises:
+            RefusedError: There is none yet.
+            DeploymentError: The relay does not answer.
+        """
+        return self._calls.ask(Route.ANNOUNCED)
+
     def announcement(self) -> tuple[bytes, bytes]:
         """Read the current announcement at the relay.
 

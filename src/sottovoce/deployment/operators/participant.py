@@ -27,13 +27,17 @@ class Participant:
 
     Args:
         link: The way to the relay.
-        site: Policy, ledger and data.
+        read_site: Reads policy, ledger and data, for each announcement again.
     """
 
     link: RelayLink
-    site: Site
+    read_site: Callable[[], Site]
+    _site: Site = field(init=False, repr=False)
     _seen: bytes = field(init=False, default=b"", repr=False)
     _unconfirmed: Announcement | None = field(init=False, default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self._site = self.read_site()
 
     def look(self) -> str | None:
         """Look for an announcement or a list to confirm, and answer it.
@@ -45,6 +49,8 @@ class Participant:
             SottovoceError: The client refuses or fails; nothing more of this announcement is sent.
         """
         try:
+            if self.link.announced() == self._seen:
+                return self._confirm()
             asked, content = self.link.announcement()
         except RefusedError as refused:
             if refused.is_too_early:
@@ -53,6 +59,7 @@ class Participant:
         found = Announcement.read(asked)
         if found.ann == self._seen:
             return self._confirm()
+        self._site = self.read_site()
         self._seen, self._unconfirmed = found.ann, None
         try:
             self._answer(asked, found, content)
@@ -70,7 +77,7 @@ class Participant:
         if found is None or time.time() < found.closes:
             return None
         try:
-            with self.site.open_ledger() as ledger:
+            with self._site.open_ledger() as ledger:
                 self.link.confirm(ledger=ledger)
         except RefusedError as refused:
             if refused.is_too_early:
@@ -82,7 +89,7 @@ class Participant:
         return f"confirmed {found.place}"
 
     def _answer(self, asked: bytes, found: Announcement, content: bytes) -> None:
-        answer = AnsweringClient(self.link, self.site).report(asked, content)
+        answer = AnsweringClient(self.link, self._site).report(asked, content)
         try:
             self.link.send(answer.report)
         except RefusedError as refused:
@@ -111,12 +118,7 @@ def keep_participant(
     Raises:
         SottovoceError: The folder is not complete, or another process runs this client.
     """
-    site = read_site(device.site_file)
-    if site.name != device.name:
-        raise DeploymentError(
-            f"{device.site_file} is the file of '{site.name}', and this client is '{device.name}'; "
-            "correct its name"
-        )
+    _read_own_site(device)  # Before anything is written or waited for.
     with (
         RelayLink(device) as link,
         hold_supervisor_lock(device.node_folder, what=f"the client '{device.name}'") as announce,
@@ -125,7 +127,7 @@ def keep_participant(
             signal.signal(number, _end)
         announce({"connected": True})
         on_ready()
-        participant, last = Participant(link, site), ""
+        participant, last = Participant(link, lambda: _read_own_site(device)), ""
         while True:
             try:
                 told = participant.look()
@@ -136,6 +138,16 @@ def keep_participant(
                 print(printable_text.printable_lines(told), file=sys.stderr, flush=True)
                 last = told
             pause(POLL_SECONDS)
+
+
+def _read_own_site(device: DeviceFolder) -> Site:
+    site = read_site(device.site_file)
+    if site.name != device.name:
+        raise DeploymentError(
+            f"{device.site_file} is the file of '{site.name}', and this client is '{device.name}'; "
+            "correct its name"
+        )
+    return site
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
