@@ -36,3 +36,13 @@ def test_all_messages_of_a_shuffle_are_opened_in_sorted_order(tmp_path: Path) ->
             world.relay.confirmation(world.confirm(client, sent[name]))
         opened = world.collector.open(world.relay.confirmations(CONFIRM_BY))
         assert opened == sorted(payloads.values())
+
+
+def test_the_digests_of_a_list_are_in_memory_once_however_many_read_them(tmp_path: Path) -> None:
+    with two_servers.world_in(tmp_path) as world:
+        announcement = world.announce_shuffle()
+        clients = [world.shuffler(name) for name in world.names]
+        reports = [world.shuffle_report(client, announcement, bytes(16)) for client in clients]
+        world.relay.reports(reports, OPENS)
+        world.relay.root(world.collector.root(world.relay.shuffled_list(CLOSES)))
+        assert world.relay.leaves() is world.relay.leaves()
