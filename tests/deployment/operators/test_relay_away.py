@@ -140,7 +140,9 @@ def test_nobody_is_charged_once_too_few_clients_are_left_on_the_list(
         return b"ok"
 
     monkeypatch.setattr(RelayCalls, "ask", ask)
-    with pytest.raises(DeploymentError, match="2 of its clients .* needs 3; no client was charged"):
+    with pytest.raises(
+        DeploymentError, match=r"2 of its clients .* needs 3; no client was charged"
+    ):
         run_through_relay(parse(table_of("few")), tmp_path / "run", operators.collector)
     with Ledger(tmp_path / "run" / LEDGER_NAME) as ledger:
         assert ledger.num_charges == 0

@@ -69,7 +69,7 @@ class RelayRounds(ChargedRounds):
         except AbandonedError as error:
             self._away.append(str(error))
             return []
-        # Clients may have been removed since the run began; those left would be charged for nothing.
+        # Clients may have been removed since; the others would be charged for nothing.
         self.link.check_enough({part.client for part in self.parts}, self.threshold)
         return cohort
 
