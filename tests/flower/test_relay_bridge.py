@@ -81,6 +81,31 @@ def test_a_site_that_is_not_enrolled_or_whose_policy_is_stricter_refuses(
             assert ledger.num_charges == 0
 
 
+@pytest.mark.parametrize("name", ["device.toml", "admission.toml", "operators.toml"])
+def test_a_link_is_not_told_what_is_wrong_with_the_files_of_a_site(
+    people: LinkedPeople, name: str
+) -> None:
+    file = people.devices[0].folder / "relay" / name
+    file.write_text('name = "a\nsecret = 7')
+    asked = people.operators.attempt(b"content")
+    announced = Announcement(
+        attempt=asked,
+        opens=0,
+        closes=2**40,
+        confirm_by=0,
+        slack=0,
+        payload_bytes=0,
+        hpke_key=people.operators.pinned.keys.relay_hpke,
+        signature=b"",
+    ).signed(people.operators.collector.signing_key)
+    request = ReportRequest(announced=announced.to_bytes(), content=b"content")
+    reply = people.sites.reply("a", request)
+    told = f"{reply.failure} {people.sites.told.get('a')}"
+    assert "its log" in told
+    for secret in (str(file.parent), name, "secret"):
+        assert secret not in told
+
+
 def test_a_site_answers_its_own_operators_only(people: LinkedPeople, tmp_path: Path) -> None:
     strangers = create_operators(tmp_path / "strangers")
     attempt = strangers.attempt(b"content")

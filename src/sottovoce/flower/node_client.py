@@ -5,7 +5,8 @@ same charges, the same journal. Its report is sealed to the relay before it goes
 because the link stores messages.
 """
 
-from sottovoce.core.errors import DeploymentError, PolicyError
+from sottovoce.core import printable_text
+from sottovoce.core.errors import ConfigError, DeploymentError, PolicyError
 from sottovoce.deployment.operators.answering import AnsweringClient
 from sottovoce.deployment.operators.device import (
     FILE_NAME,
@@ -23,6 +24,8 @@ from sottovoce.flower.node_messages import (
 )
 from sottovoce.protocol.secure.announcement import Announcement
 from sottovoce.protocol.secure.relay_intake import seal_to_relay
+
+_LOG = printable_text.logger()
 
 
 def answer_announced(
@@ -61,12 +64,18 @@ def _enrolled(site: Site) -> AdmittedClient:
             f"the site '{site.name}' is not enrolled with the relay's operators; enroll it with "
             "'sottovoce deploy enroll SITE_DIR', and ask both operators to admit it"
         )
-    device = DeviceFolder.read(folder)
-    if device.name != site.name:
-        raise PolicyError(
-            f"the site '{site.name}' is enrolled with the name of another one; it must enroll again"
-        )
     try:
+        device = DeviceFolder.read(folder)
+        if device.name != site.name:
+            raise PolicyError(
+                f"the site '{site.name}' is enrolled with the name of another one; it must enroll "
+                "again"
+            )
         return AdmittedClient(device)
+    except ConfigError as error:  # Its text has paths and values of files of this machine.
+        _LOG.error("%s", error)
+        raise PolicyError(
+            f"the files with which the site '{site.name}' is enrolled are not valid; see its log"
+        ) from None
     except DeploymentError as error:
         raise PolicyError(str(error)) from None

@@ -211,6 +211,11 @@ def test_who_follows_a_run_is_told_when_the_collector_ends(operators: Operators)
             assert runs.status(1).state == "pending"
             work_once(collector.folder, queue, {RUN: finished})
         assert runs.status(1).state == "finished:completed"
+        # It was not begun, so whoever asked again would ask twice.
+        with pytest.raises(DeploymentError, match="has not begun, is then asked"):
+            runs.status(2)
+        with program_of(collector) as queue, pytest.raises(Killed):
+            work_once(collector.folder, queue, {QUESTION: killed})
         with pytest.raises(DeploymentError, match="is then listed as failed; ask it again"):
             runs.status(2)
 

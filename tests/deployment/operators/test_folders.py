@@ -8,7 +8,8 @@ import pytest
 from command_line import call
 from two_operators import Operators, create_operators
 
-from sottovoce.core.errors import ConfigError, DeploymentError
+from sottovoce.core import files
+from sottovoce.core.errors import ConfigError, DeploymentError, OutputError
 from sottovoce.deployment.operators.admission_file import AdmissionFile, admit
 from sottovoce.deployment.operators.cards import PinnedOperators
 from sottovoce.deployment.operators.device import DeviceFolder, RelayLink, create_device
@@ -136,6 +137,24 @@ def test_a_client_that_was_removed_can_be_admitted_again_with_another_key(
     AdmissionFile(name=first.name, key=bytes(32)).write(request)
     admit(operators.relay, [request])
     assert operators.relay.clients()[first.name] == bytes(32)
+
+
+def test_no_removal_is_lost_to_another_one_at_the_same_time(
+    operators: Operators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = operators.devices(2)
+    relay, write = operators.relay, files.write_atomic
+
+    def write_later(path: Path, content: bytes, *, mode: int) -> None:
+        monkeypatch.setattr(files, "write_atomic", write)
+        with pytest.raises(OutputError, match="another part of this program is running"):
+            relay.remove_clients([second.name])
+        write(path, content, mode=mode)
+
+    monkeypatch.setattr(files, "write_atomic", write_later)
+    relay.remove_clients([first.name])
+    relay.remove_clients([second.name])
+    assert relay.clients() == {}
 
 
 def test_no_operator_signs_for_longer_than_it_allows(operators: Operators, tmp_path: Path) -> None:

@@ -126,3 +126,23 @@ def test_a_run_that_the_relay_does_not_allow_ends_at_once(
     table: dict[str, Any] = table_of("refused") | {"deployment": {"deadline_seconds": 4.0}}
     with pytest.raises(DeploymentError, match="no client was asked: expected at least 12 clients"):
         run_through_relay(parse(table), tmp_path / "run", operators.collector, wait=lambda _: None)
+
+
+def test_nobody_is_charged_once_too_few_clients_are_left_on_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operators = create_operators(tmp_path)
+    first = nodes_of(operators)[0].name
+
+    def ask(_: RelayCalls, route: Route, *__: bytes, **___: str) -> bytes:
+        assert route is Route.HEALTH
+        operators.collector.remove_clients([first])  # After the run has begun.
+        return b"ok"
+
+    monkeypatch.setattr(RelayCalls, "ask", ask)
+    with pytest.raises(
+        DeploymentError, match=r"2 of its clients .* needs 3; no client was charged"
+    ):
+        run_through_relay(parse(table_of("few")), tmp_path / "run", operators.collector)
+    with Ledger(tmp_path / "run" / LEDGER_NAME) as ledger:
+        assert ledger.num_charges == 0

@@ -437,3 +437,53 @@ def test_the_list_is_in_the_order_of_bytes_whatever_came_first(tmp_path: Path) -
         listed = ShuffledList.read(world.relay.shuffled_list(CLOSES))
         assert list(listed.ciphertexts) == shuffle.ciphertexts
         assert world.relay.shuffled_list(0) == listed.to_bytes()
+
+
+def own_leaf(shuffle: Shuffle, name: str) -> bytes:
+    return leaf_digest(ShuffleReport.read(shuffle.reports[name]).ciphertext)
+
+
+def refusal_of(shuffle: Shuffle, name: str, leaves: bytes, root: bytes) -> str:
+    """Why a client does not confirm, given these digests; empty if it does."""
+    try:
+        shuffle.clients[name].confirm_among(shuffle.announcement, root + leaves, CLOSES)
+    except WireError as refused:
+        return str(refused)
+    return ""
+
+
+def test_no_part_of_a_list_tells_which_message_is_a_clients(world: World) -> None:
+    """A link that hands out digests, or nodes of the tree, of its choice learns nothing by it."""
+    shuffle = shuffle_in(world)
+    root = world.collector.root(world.relay.shuffled_list(CLOSES))
+    tree = Tree(shuffle.ciphertexts)
+    leaves, name = list(tree.leaves), "client-000"
+    place = Announcement.read(shuffle.announcement).place
+    own = leaves.index(own_leaf(shuffle, name))
+    other = leaves[own ^ 1]
+    guesses = [b"".join(guess) for guess in ([leaves[own]], [other])]
+    # The same top: a pair of digests is replaced by the node above it.
+    for pair in (own // 2, (own // 2 + 1) % (len(leaves) // 2)):
+        node = Tree.of_leaves(leaves[2 * pair : 2 * pair + 2]).top
+        guesses.append(b"".join([*leaves[: 2 * pair], node, *leaves[2 * pair + 2 :]]))
+    found = {refusal_of(shuffle, name, guess, root) for guess in guesses}
+    assert len(found) == 1
+    assert "whole list" in found.pop()
+    assert world.journal(name).state(place) == "reported"
+    assert refusal_of(shuffle, name, b"".join(leaves), root) == ""
+
+
+def test_a_client_says_once_that_its_message_is_not_in_a_list_that_was_signed(
+    world: World,
+) -> None:
+    """A collector that signs one list after another, and reaches a site, gets one answer."""
+    shuffle = shuffle_in(world)
+    name = "client-000"
+    mine = ShuffleReport.read(shuffle.reports[name]).ciphertext
+    others = [each for each in shuffle.ciphertexts if each != mine]
+    lies = [Tree(sorted([*others, bytes(len(mine))])), Tree(shuffle.ciphertexts)]
+    refusals = [
+        refusal_of(shuffle, name, b"".join(tree.leaves), shuffle.rooted(tree)) for tree in lies
+    ]
+    assert "is not in it" in refusals[0]
+    assert "is over" in refusals[1]

@@ -69,3 +69,13 @@ def test_relay_and_collector_together_read_the_codes_of_each_client(tmp_path: Pa
         key, message = world.collector._open.key, ShuffleReport.read(report)
         assert message.name == world.names[0]
         assert key.open(message.ciphertext, payload_info(shuffled.ann)) == bytes(range(16))
+
+
+def test_the_digests_of_a_list_are_in_memory_once_however_many_read_them(tmp_path: Path) -> None:
+    with two_servers.world_in(tmp_path) as world:
+        announcement = world.announce_shuffle()
+        clients = [world.shuffler(name) for name in world.names]
+        reports = [world.shuffle_report(client, announcement, bytes(16)) for client in clients]
+        world.relay.reports(reports, OPENS)
+        world.relay.root(world.collector.root(world.relay.shuffled_list(CLOSES)))
+        assert world.relay.leaves() is world.relay.leaves()

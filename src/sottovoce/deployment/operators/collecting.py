@@ -76,6 +76,16 @@ class CollectorLink:
         """
         self._patiently(Route.HEALTH)
 
+    def check_enough(self, clients: Collection[str], threshold: int) -> None:
+        """Raise DeploymentError if fewer clients than needed are on the collector's list."""
+        left = len(self._folder.clients().keys() & set(clients))
+        if left < threshold:
+            raise DeploymentError(
+                f"{left} of its clients are on the list of {self._folder.folder}, and each round "
+                f"needs {threshold}; no client was charged for this one. Admit more with "
+                "'sottovoce deploy admit', then resume the run"
+            )
+
     def announce(
         self,
         attempt: Attempt,

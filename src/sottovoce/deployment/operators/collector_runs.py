@@ -79,11 +79,11 @@ class CollectorRuns:
         if job.is_open and state_of(self.collector.state_folder) is None:
             job = self.queue.job(number)  # It may have ended just before the program.
         if job.is_open and state_of(self.collector.state_folder) is None:
-            then = (
-                "the run then continues by itself"
-                if job.kind == RUN
-                else "the question is then listed as failed; ask it again"
-            )
+            then = "the question is then listed as failed; ask it again"
+            if job.kind == RUN:
+                then = "the run then continues by itself"
+            elif job.state is JobState.QUEUED:
+                then = "the question, which has not begun, is then asked; do not ask it again"
             raise DeploymentError(
                 f"the collector has ended, and run {number} has not; start it with '"
                 f"{start_command(self.collector)}': {then}"

@@ -189,11 +189,10 @@ class Desk:
             name = read(body).name
         except WireError:
             return HttpRefusal(HTTPStatus.BAD_REQUEST, str(error))
-        try:
-            self._relay.admission(name)
-        except WireError:
-            return HttpRefusal(HTTPStatus.UNAUTHORIZED, str(error))
-        return HttpRefusal(HTTPStatus.BAD_REQUEST, str(error))
+        # Who has another certificate, such as a renewed one, is to send it.
+        known = self._relay.can_report(name)
+        status = HTTPStatus.BAD_REQUEST if known else HTTPStatus.UNAUTHORIZED
+        return HttpRefusal(status, str(error))
 
 
 def _leaf(digits: bytes) -> bytes:

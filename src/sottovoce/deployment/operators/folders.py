@@ -13,8 +13,9 @@ runs/                           the collector's default folder of runs
 The operators are two organizations that do not collude, on machines of their own.
 """
 
+import contextlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -117,21 +118,15 @@ class OperatorFolder:
         Raises:
             DeploymentError: A client was admitted with another key, or a key under another name.
         """
-        known = self.clients()
-        names = {key: name for name, key in known.items()}
-        new = []
-        for name, key in keys.items():
-            if known.get(name, key) != key or names.get(key, name) != name:
-                raise DeploymentError(
-                    f"'{name}' or its key was admitted before with another key or name; a client "
-                    "that lost its key needs a new name"
-                )
-            if name not in known:
-                new.append(f"{name} {key.hex()}\n")
-            known[name], names[key] = key, name
-        path = self.folder / _CLIENTS
-        with files.explain_os_errors("write", path), files.open_private(path, append=True) as out:
-            out.write("".join(new).encode())
+        with self._changing_clients() as known:
+            names = {key: name for name, key in known.items()}
+            for name, key in keys.items():
+                if known.get(name, key) != key or names.get(key, name) != name:
+                    raise DeploymentError(
+                        f"'{name}' or its key was admitted before with another key or name; a "
+                        "client that lost its key needs a new name"
+                    )
+                known[name], names[key] = key, name
 
     def remove_clients(self, names: Sequence[str]) -> None:
         """Remove clients from the list of those admitted; all of them, or none.
@@ -139,15 +134,22 @@ class OperatorFolder:
         Raises:
             DeploymentError: A client is not on the list.
         """
-        left = self.clients()
-        for name in names:
-            if left.pop(name, None) is None:
-                raise DeploymentError(
-                    f"{self.folder} has not admitted a client '{name}', so nothing was changed; "
-                    f"use the names in {self.folder / _CLIENTS}"
-                )
-        rows = "".join(f"{name} {key.hex()}\n" for name, key in left.items())
-        files.write_atomic(self.folder / _CLIENTS, rows.encode(), mode=files.PRIVATE)
+        with self._changing_clients() as left:
+            for name in names:
+                if left.pop(name, None) is None:
+                    raise DeploymentError(
+                        f"{self.folder} has not admitted a client '{name}', so nothing was "
+                        f"changed; use the names in {self.folder / _CLIENTS}"
+                    )
+
+    @contextlib.contextmanager
+    def _changing_clients(self) -> Iterator[dict[str, bytes]]:
+        """Yield the list to be changed, and write it at once; no other process changes it then."""
+        with files.locked(self.folder / _SIGNING):
+            found = self.clients()
+            yield found
+            rows = "".join(f"{name} {key.hex()}\n" for name, key in found.items())
+            files.write_atomic(self.folder / _CLIENTS, rows.encode(), mode=files.PRIVATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,8 @@ class RelayRounds(ChargedRounds):
         except AbandonedError as error:
             self._away.append(str(error))
             return []
+        # Clients may have been removed since; the others would be charged for nothing.
+        self.link.check_enough({part.client for part in self.parts}, self.threshold)
         return cohort
 
     def _charge(self, plan: RoundPlan) -> Sequence[Refused]:

@@ -70,9 +70,9 @@ class Tree:
         return len(self._levels[0])
 
     @property
-    def leaves(self) -> tuple[bytes, ...]:
+    def leaves(self) -> Sequence[bytes]:
         """The digests of the ciphertexts, in the order of the list."""
-        return tuple(self._levels[0])
+        return self._levels[0]
 
     def index(self, leaf: bytes) -> int:
         """Return the position of a leaf.

@@ -38,6 +38,7 @@ class Relay(RelayIntake):
 
     _tree: tuple[bytes, Tree] | None = None
     _rooted: tuple[bytes, bytes] | None = None
+    _leaves: tuple[bytes, bytes] | None = None
 
     def frozen(self, now: int) -> bytes:
         """Return the clients of a sum; the list is fixed when the attempt closes.
@@ -183,7 +184,11 @@ class Relay(RelayIntake):
             WireError: There is no root yet, or the list is too long.
         """
         current, tree = self._rooted_tree()
-        return shuffle_messages.join_leaves(self._root_of(current), tree.leaves)
+        # Made once: many who read it slowly would else hold as many copies in memory.
+        if self._leaves is None or self._leaves[0] != current.ann:
+            joined = shuffle_messages.join_leaves(self._root_of(current), tree.leaves)
+            self._leaves = current.ann, joined
+        return self._leaves[1]
 
     def _rooted_tree(self) -> tuple[Announcement, Tree]:
         current = self._of(SHUFFLER)

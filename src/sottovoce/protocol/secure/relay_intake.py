@@ -189,8 +189,8 @@ class RelayIntake:
             now: The time in seconds.
 
         Raises:
-            WireError: An operator did not sign it, it has expired, a longer one is known, or
-                another client has the same key.
+            WireError: An operator did not sign it, it has expired, a longer one or the one on the
+                operator's list is known, or another client has the same key.
         """
         found = Admission.read(certificate)
         found.check(self.operators, now)
@@ -200,14 +200,34 @@ class RelayIntake:
                 (found.name, found.key),
             )
             for name, content in known:
+                other = Admission.read(content)
+                if self._is_listed(found) and not self._is_listed(other):
+                    continue  # Of a client that was removed; REPLACE deletes its row.
                 if name != found.name:
                     raise WireError("another client is registered with the same key")
-                if Admission.read(content).valid_until > found.valid_until:
+                if self._is_listed(other) and not self._is_listed(found):
+                    raise WireError("the client's key is not the one on the operator's list")
+                if other.valid_until > found.valid_until:
                     raise WireError("a certificate that is valid for longer is registered")
             self._state.execute(
                 "REPLACE INTO clients VALUES (?, ?, ?)", (found.name, found.key, certificate)
             )
-        self._admissions.pop(found.name, None)
+        for name in {found.name, *(name for name, _ in known)}:
+            self._admissions.pop(name, None)
+
+    def _is_listed(self, admission: Admission) -> bool:
+        return self._listed is None or self._listed.get(admission.name) == admission.key
+
+    def can_report(self, name: str) -> bool:
+        """Return whether the certificate that is known of a client counts in the attempt."""
+        try:
+            if self._current is None:
+                self.admission(name)
+            else:
+                self._admitted(self._current, name)
+        except WireError:
+            return False
+        return True
 
     def admission(self, name: str) -> Admission:
         """Return the certificate of a client; WireError if it is not registered."""

@@ -106,12 +106,16 @@ class ShuffleClient(ReportingClient[bytes]):
             WireError: The root is not one of the collector for this attempt, the message is not
                 under it, another root was confirmed, or it is too late.
         """
-        return self._confirm(root, lambda _: Path.read(path), now)
+        return self._confirm(root, lambda _root, _leaf: Path.read(path), now)
 
     def confirm_among(self, announcement: bytes, content: bytes, now: int) -> bytes:
         """Return the same statement, given the digests of the whole list in place of a path.
 
         Nothing else is needed in memory, so a client that was restarted confirms as well.
+
+        The digests must be those of the whole list that the collector signed. Otherwise a client
+        that accepts or refuses digests of someone's choice would tell which message is its own. If
+        its message is not in the whole list, the attempt is over for it, so that it tells so once.
 
         Args:
             announcement: The attempt, as the relay handed it out.
@@ -119,7 +123,7 @@ class ShuffleClient(ReportingClient[bytes]):
             now: The time in seconds.
 
         Raises:
-            WireError: As for `confirm`, or the client has not reported.
+            WireError: As for `confirm`, the digests are others, or the client has not reported.
         """
         found = self.open(announcement)
         if self._journal.state(found.place) is None:
@@ -127,14 +131,21 @@ class ShuffleClient(ReportingClient[bytes]):
         self._current = found
         root, leaves = shuffle_messages.split_leaves(content)
 
-        def path_of(leaf: bytes) -> Path:
+        def path_of(signed: Root, leaf: bytes) -> Path:
             tree = Tree.of_leaves(leaves)
-            index = tree.index(leaf)
+            # Of the same count, too: a node of the tree can stand in the place of two digests.
+            if (tree.count, tree.top) != (signed.count, signed.top):
+                raise WireError("expected the digests of the whole list under the root, got others")
+            try:
+                index = tree.index(leaf)
+            except WireError:
+                self._journal.close(found.place)
+                raise
             return Path(index=index, siblings=tree.path(index))
 
         return self._confirm(root, path_of, now)
 
-    def _confirm(self, root: bytes, path_of: Callable[[bytes], Path], now: int) -> bytes:
+    def _confirm(self, root: bytes, path_of: Callable[[Root, bytes], Path], now: int) -> bytes:
         current = self._current
         if current is None:
             raise WireError("expected a report before a confirmation; report first")
@@ -148,7 +159,7 @@ class ShuffleClient(ReportingClient[bytes]):
             raise WireError(f"{current.place} takes no confirmations any more")
         report = ShuffleReport.read(self._stored(current))
         leaf = leaf_digest(report.ciphertext)
-        way = path_of(leaf)
+        way = path_of(found, leaf)
         top = top_of(leaf, way.index, found.count, way.siblings)
         if top != found.top:
             raise WireError("expected the client's own message under the root, but it is not there")
