@@ -91,6 +91,35 @@ def test_a_channel_names_its_trusted_parties(
     assert without in found.assumes
 
 
+@pytest.mark.parametrize(
+    ("channel", "observer", "described"),
+    [
+        (
+            {"kind": "secure_sum", "protocol": "pairwise", "minimum_clients": 2},
+            "sees only sums of messages, and the models, those who run the servers included",
+            "no server is trusted",
+        ),
+        (
+            {"kind": "shuffler", "protocol": "two_server", "minimum_clients": 2},
+            "sees only the messages without their senders, and the models, those who run",
+            "trusted not to work together",
+        ),
+    ],
+)
+def test_a_protocol_between_machines_is_no_simulation(
+    record: RunRecord, channel: dict[str, Any], observer: str, described: str
+) -> None:
+    changes = {**CLIENT_LEVEL, "channel": channel, "runtime": {"backend": "flower"}}
+    real = dataclasses.replace(record, header={**record.header, "sampling_grade": "exact"})
+    told = small_spec(rounds=2, **changes).channel.build().assumption
+    found = _stated(real, changes, channel=told, local_epsilon=9.0)
+    assert observer in found.protected
+    assert "not against the server" not in found.protected
+    assert described in found.assumes
+    assert "is simulated, not a protocol" not in found.assumes
+    assert "an observer of every message and its sender has epsilon 9.0000" in found.assumes
+
+
 def test_an_infinite_local_epsilon_is_told(record: RunRecord) -> None:
     changes = {**CLIENT_LEVEL, "channel": {"kind": "shuffler", "minimum_clients": 2}}
     found = _stated(record, changes, local_epsilon=None)

@@ -114,7 +114,8 @@ def simulated_because(record: RunRecord) -> list[str]:
         reasons.append("its noise comes from a seed, and anyone who has the seed can subtract it")
     if grade == "float":
         reasons.append("its noise is drawn in floating point, which leaks in the last digits")
-    if not channel_facts(record).shows_each:
+    channel = channel_facts(record)
+    if not channel.shows_each and not channel.is_cryptographic:
         name = spec.channel.kind.replace("_", " ")
         reasons.append(f"its channel ({name}) is simulated, not a protocol between machines")
     return reasons
@@ -165,6 +166,12 @@ def _observer(record: RunRecord) -> str:
         )
     if channel.shows_each:
         return "anyone who sees the messages and the models, the server included"
+    if channel.is_cryptographic:
+        seen = "sums of messages" if channel.only_sums else "the messages without their senders"
+        return (
+            f"anyone who sees only {seen}, and the models, those who run the servers included: a "
+            "protocol hides the rest from them, as long as its assumptions hold"
+        )
     if channel.only_sums:
         return (
             "anyone who sees only sums of messages, and the models, but not against the server, "

@@ -132,12 +132,14 @@ class ChannelFacts:
         only_sums: Whether the server sees only sums of messages.
         noise_at_server: Whether a trusted party adds noise once, to the sum.
         seen_by: Sentences that say who sees what, and who is trusted.
+        is_cryptographic: Whether a protocol between machines hides messages from the server.
     """
 
     shows_each: bool
     only_sums: bool
     noise_at_server: bool
     seen_by: str
+    is_cryptographic: bool = False  # Earlier versions did not store it.
 
     def plain(self) -> dict[str, Any]:
         """Return the facts as a dictionary for JSON."""
@@ -147,9 +149,9 @@ class ChannelFacts:
     def read(cls, told: object) -> Self | None:
         """Return the facts from a dictionary that `plain` returned, or None for anything else."""
         fields = {one.name: one.type for one in dataclasses.fields(cls)}
-        if not isinstance(told, dict) or set(told) != set(fields):
+        if not isinstance(told, dict) or {"is_cryptographic", *told} != set(fields):
             return None
-        fits = all(type(told[name]) is kind for name, kind in fields.items())
+        fits = all(type(value) is fields[name] for name, value in told.items())
         return cls(**told) if fits else None
 
 
@@ -420,6 +422,7 @@ class Channel:
             only_sums=self.only_sums,
             noise_at_server=self.noise_at_server,
             seen_by=self.seen_by(private=private),
+            is_cryptographic=self.is_cryptographic,
         )
 
 
