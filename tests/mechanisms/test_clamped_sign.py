@@ -1,3 +1,4 @@
+import dataclasses
 import math
 from typing import Any
 
@@ -33,7 +34,58 @@ def test_every_logit_is_clamped() -> None:
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_a_clamp_costs_no_privacy(adjacency: Adjacency) -> None:
     plain = GaussHermite(input_domain=BALL, levels=2, noise_multiplier=0.5)
-    assert SIGN.privacy(adjacency) == plain.privacy(adjacency)
+    loose = dataclasses.replace(SIGN, logit_bound=4.0)
+    assert loose.privacy(adjacency) == plain.privacy(adjacency)
+    halves = 1.0 if adjacency is Adjacency.ZERO_OUT else 2.0
+    assert SIGN.privacy(adjacency).shift == pytest.approx(halves * 1.0 * math.sqrt(4), rel=1e-7)
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+@pytest.mark.parametrize("bound", [0.05, 0.5, 3.0])
+def test_with_next_to_no_noise_the_clamp_is_what_is_charged(
+    adjacency: Adjacency, bound: float
+) -> None:
+    bits, delta = 8, 1e-3
+    ball = L2Ball(dimension=bits, radius=1.0)
+    tiny = ClampedSign(input_domain=ball, noise_multiplier=1e-4, logit_bound=bound)
+    laws = [tiny.law(np.full(bits, sign / math.sqrt(bits))).table[0, 1] for sign in (1, -1)]
+    one, other = laws[0], 0.5 if adjacency is Adjacency.ZERO_OUT else laws[1]
+    epsilon = accounting.epsilon(tiny.privacy(adjacency), delta)
+    for p, q in ((one, other), (other, one)):
+        found = [
+            math.comb(bits, k)
+            * max(
+                0.0, p**k * (1 - p) ** (bits - k) - math.exp(epsilon) * q**k * (1 - q) ** (bits - k)
+            )
+            for k in range(bits + 1)
+        ]
+        assert math.fsum(found) <= delta
+    assert epsilon <= bits * bound * (1 if adjacency is Adjacency.ZERO_OUT else 2)
+
+
+@pytest.mark.parametrize("records", [1, 2, 5])
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_no_two_neighbors_have_logits_farther_apart_than_is_charged(
+    adjacency: Adjacency, records: int
+) -> None:
+    rng = np.random.default_rng(records)
+    ball = L2Ball(dimension=3, radius=1.0, records=records)
+    for noise, bound in ((0.01, 0.3), (0.5, 1.0), (2.0, 5.0)):
+        sign = ClampedSign(input_domain=ball, noise_multiplier=noise, logit_bound=bound)
+        event = sign.privacy(adjacency)
+        for _ in range(300):
+            rows = rng.normal(size=(records, 3))
+            rows *= rng.choice([1.0, rng.random()]) / np.linalg.norm(rows, axis=1, keepdims=True)
+            without, other = rows.copy(), rows.copy()
+            without[0] = 0.0
+            other[0] = -rows[0]
+            logits = [2.0 * sign._tilts(each.mean(axis=0)) for each in (rows, without, other)]
+            assert np.linalg.norm(logits[0]) <= sign.logit_norm
+            if adjacency is Adjacency.ZERO_OUT:
+                assert np.linalg.norm(logits[0] - logits[1]) <= event.shift
+            else:
+                assert np.linalg.norm(logits[0] - logits[2]) <= event.shift
+                assert np.linalg.norm(logits[0] - logits[1]) <= event.shift / 2.0
 
 
 def test_where_no_logit_reaches_the_clamp_it_is_the_plain_sign() -> None:

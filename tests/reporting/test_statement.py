@@ -111,8 +111,7 @@ def test_a_protocol_between_machines_is_no_simulation(
 ) -> None:
     changes = {**CLIENT_LEVEL, "channel": channel, "runtime": {"backend": "flower"}}
     real = dataclasses.replace(record, header={**record.header, "sampling_grade": "exact"})
-    told = small_spec(rounds=2, **changes).channel.build().assumption
-    found = _stated(real, changes, channel=told, local_epsilon=9.0)
+    found = _stated(real, changes, channel=described, local_epsilon=9.0)
     assert observer in found.protected
     assert "not against the server" not in found.protected
     assert described in found.assumes

@@ -162,7 +162,9 @@ def _check_end(ended: "RunStatus", runs: "RunsKeeper", run_folder: "RunFolder") 
 
     if ended.failure is not None:
         remedy = (
-            "; use --resume to continue, no round is charged twice" if run_folder.exists else ""
+            "; use --resume to continue, no finished round is charged again"
+            if run_folder.exists
+            else ""
         )
         raise DeploymentError(
             f"the run failed: {ended.failure}{remedy}; to read its log run: "

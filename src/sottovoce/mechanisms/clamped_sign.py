@@ -15,14 +15,16 @@ from sottovoce.mechanisms.design import families
 from sottovoce.mechanisms.design.families import tilted_law
 from sottovoce.mechanisms.encoding import Payloads, Prepared, WithPrivatize, fill_each
 from sottovoce.mechanisms.kernels.one_bit import sample_bits, sample_payload
-from sottovoce.mechanisms.logit_bounds import automatic_logit_bound, check_logit_bound
+from sottovoce.mechanisms.logit_bounds import (
+    ROUNDING,
+    automatic_logit_bound,
+    check_logit_bound,
+    clamped_event,
+    largest_logit_norm,
+)
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
 from sottovoce.mechanisms.registry import CalibratedParameter, register
 from sottovoce.privacy.events import OneBit, SummedBits
-
-# As in `gauss_hermite`: the rounding of the norm check and of u/sigma, relative to the distance of
-# neighbors.
-_ROUNDING = 2.0**-26
 
 
 @register(
@@ -50,9 +52,10 @@ class ClampedSign(WithPrivatize):
 
     Privacy: clamping is a contraction, so for neighbors at L2 distance Delta the logits differ by
     at most 2 Delta/sigma, and one message leaks at most as much as the sign without a clamp
-    (`GaussHermite` with two levels). In addition, every bit is a fair coin with probability at
-    least 2/(1 + e^Z), for every update. In a sum over many clients these coins hide each client,
-    which `OnlySums` accounts for.
+    (`GaussHermite` with two levels). It also leaks no more than logits within Z of 0 can, whatever
+    the noise multiplier. In addition, every bit is a fair coin with probability at least
+    2/(1 + e^Z), for every update. In a sum over many clients these coins hide each client, which
+    `OnlySums` accounts for.
 
     Cost: one bit per coordinate.
 
@@ -82,7 +85,8 @@ class ClampedSign(WithPrivatize):
     @property
     def logit_norm(self) -> float:
         """The largest L2 norm of a client's logits, with the rounding of the norm check."""
-        return 2.0 * self.input_domain.radius / self.noise_stddev * (1.0 + _ROUNDING)
+        ball = self.input_domain
+        return largest_logit_norm(ball, self.noise_multiplier, self.logit_bound, ball.dimension)
 
     def code_format(self) -> LevelCodes:
         return LevelCodes(levels=2)
@@ -118,13 +122,9 @@ class ClampedSign(WithPrivatize):
         return FiniteLaw(points=self.points, table=table)
 
     def privacy(self, adjacency: Adjacency) -> OneBit:
-        shift = 2.0 * self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier
-        return OneBit(
-            shift=shift * (1.0 + _ROUNDING),
-            dimension=self.input_domain.dimension,
-            adjacency=adjacency,
-            against_zero=self.input_domain.against_zero(adjacency),
-            zero_centered=self.input_domain.zero_centered(adjacency),
+        ball = self.input_domain
+        return clamped_event(
+            ball, self.noise_multiplier, self.logit_bound, ball.dimension, adjacency
         )
 
     def summed_event(self, adjacency: Adjacency, clients: int) -> SummedBits:
@@ -140,7 +140,7 @@ class ClampedSign(WithPrivatize):
     @property
     def inflation(self) -> float:
         """The fraction by which the squared distance of neighbors is overcharged, for rounding."""
-        return (1.0 + _ROUNDING) ** 2 - 1.0
+        return (1.0 + ROUNDING) ** 2 - 1.0
 
     def _tilts(self, vector: Vector) -> Vector:
         """Return half the logits: the two nodes -1 and 1 are 2 apart."""

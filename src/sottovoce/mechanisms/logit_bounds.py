@@ -18,10 +18,14 @@ import math
 from typing import Any
 
 from sottovoce.core import parameter_rules
-from sottovoce.core.domains import Domain, require_l2_ball
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Domain, L2Ball, require_l2_ball
 from sottovoce.mechanisms.registry import Parameters
+from sottovoce.privacy.events import OneBit
 
 MAX_LOGIT_BOUND = 100.0
+# By this fraction a clipped vector may be longer than the radius, and logits differ by rounding.
+ROUNDING = 2.0**-26
 _REACH = 3.0  # In root mean squares of the logits of a rotated update of full norm.
 
 
@@ -48,4 +52,52 @@ def check_logit_bound(value: Any) -> float:
         value,
         at_most=MAX_LOGIT_BOUND,
         remedy="use 'gauss_hermite' with levels = 2 for bits without a clamp",
+    )
+
+
+def largest_logit_norm(
+    ball: L2Ball, noise_multiplier: float, logit_bound: float, bits: int
+) -> float:
+    """Return the largest L2 norm of a client's logits: that of an update, or of clamped logits.
+
+    Args:
+        ball: The L2 ball that updates are clipped to.
+        noise_multiplier: sigma in units of radius/records.
+        logit_bound: The largest absolute logit.
+        bits: Number of bits of a message.
+
+    Returns:
+        The norm, rounded up.
+    """
+    update = 2.0 * ball.records / noise_multiplier
+    return min(update, logit_bound * math.sqrt(bits)) * (1.0 + ROUNDING)
+
+
+def clamped_event(
+    ball: L2Ball, noise_multiplier: float, logit_bound: float, bits: int, adjacency: Adjacency
+) -> OneBit:
+    """Return the privacy event of bits with clamped logits.
+
+    A clamp brings logits closer to each other, never apart, so they differ by no more than without
+    it. They also lie in a cube, whose points are at most its diagonal apart, and half of it from
+    fair bits.
+
+    Args:
+        ball: The L2 ball that updates are clipped to.
+        noise_multiplier: sigma in units of radius/records.
+        logit_bound: The largest absolute logit.
+        bits: Number of bits of a message.
+        adjacency: The adjacency relation.
+    """
+    half = logit_bound * math.sqrt(bits)
+    against_zero, zero_centered = ball.against_zero(adjacency), ball.zero_centered(adjacency)
+    # With several records a contribution may move logits by the diagonal, which must then be half.
+    halves = 1.0 if against_zero else 4.0 if zero_centered and ball.records > 1 else 2.0
+    shift = min(2.0 * ball.relative_sensitivity(adjacency) / noise_multiplier, halves * half)
+    return OneBit(
+        shift=shift * (1.0 + ROUNDING),
+        dimension=bits,
+        adjacency=adjacency,
+        against_zero=against_zero,
+        zero_centered=zero_centered,
     )

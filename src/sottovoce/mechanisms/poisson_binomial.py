@@ -13,15 +13,16 @@ from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.encoding import WithPrivatize
 from sottovoce.mechanisms.kernels.one_bit import sample_bits
-from sottovoce.mechanisms.logit_bounds import automatic_logit_bound, check_logit_bound
+from sottovoce.mechanisms.logit_bounds import (
+    automatic_logit_bound,
+    check_logit_bound,
+    clamped_event,
+)
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
 from sottovoce.mechanisms.registry import CalibratedParameter, register
 from sottovoce.privacy.events import OneBit, SummedBits
 
 MAX_TRIALS = 255
-# As in `clamped_sign`: the rounding of the norm check and of the logits, relative to the distance
-# of neighbors.
-_ROUNDING = 2.0**-26
 
 
 @register(
@@ -116,14 +117,8 @@ class PoissonBinomial(WithPrivatize):
         return FiniteLaw(points=self.points, table=table / table.sum(axis=1, keepdims=True))
 
     def privacy(self, adjacency: Adjacency) -> OneBit:
-        shift = 2.0 * self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier
-        return OneBit(
-            shift=shift * (1.0 + _ROUNDING),
-            dimension=self.input_domain.dimension * self.trials,
-            adjacency=adjacency,
-            against_zero=self.input_domain.against_zero(adjacency),
-            zero_centered=self.input_domain.zero_centered(adjacency),
-        )
+        ball, bits = self.input_domain, self.input_domain.dimension * self.trials
+        return clamped_event(ball, self.noise_multiplier, self.logit_bound, bits, adjacency)
 
     def summed_event(self, adjacency: Adjacency, clients: int) -> SummedBits:
         return SummedBits.of(self.privacy(adjacency), self.logit_bound, clients)

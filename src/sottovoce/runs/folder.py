@@ -495,9 +495,12 @@ def describe_resume(folder: RunFolder, spec: RunSpec) -> str:
     """Return a sentence that says at which round a resumed run continues, and from what."""
     saved = folder.last_checkpoint()
     if saved is None:
-        kept = "; its charges stay, and the messages that it stored are sent again"
-        stored = spec.runtime.messages == "stored"
-        return f"no checkpoint yet: starting again at round 1{kept if stored else ''}"
+        kept = ""
+        if spec.channel.build().is_cryptographic:
+            kept = "; its charges stay, and each new attempt at a round is charged again"
+        elif spec.runtime.messages == "stored":
+            kept = "; its charges stay, and the messages that it stored are sent again"
+        return f"no checkpoint yet: starting again at round 1{kept}"
     done, seconds = saved
     when = f"saved {datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
     if done >= spec.rounds:
