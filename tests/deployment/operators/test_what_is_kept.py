@@ -119,7 +119,7 @@ def test_after_a_shuffle_nobody_keeps_who_sent_which_message_or_when(tmp_path: P
                 assert not any(name in content for name in names), path
                 assert b"127.0.0.1" not in content, path
         with contextlib.closing(sqlite3.connect(copied(relay.state_folder, tmp_path))) as database:
-            assert tables_with(database, names) == {"clients", "confirmations"}
+            assert tables_with(database, names) == {"clients", "confirmations", "listed"}
             assert tables_with(database, ciphertexts) == {"attempts"}  # the list itself
         parties.announce(2)
         assert_not_kept(relay.state_folder, ciphertexts)

@@ -486,3 +486,18 @@ def test_nothing_that_reaches_the_collector_depends_on_the_codes(
         seen.append((enter(world, entered), entered))
     assert seen[0][0] == seen[1][0]
     assert seen[0][1] != seen[1][1]
+
+
+def test_a_relay_that_starts_again_keeps_the_list_of_the_announcement(world: World) -> None:
+    late, removed = world.names[:2]
+    world.removed["relay"].add(late)
+    announcement = world.announce()
+    world.removed["relay"] = {removed}
+    world.restart("relay.sqlite")
+    rng = np.random.default_rng(0)
+    reports = {
+        name: world.sum_report(name, announcement, codes_of(rng)) for name in (late, removed)
+    }
+    with pytest.raises(WireError, match="counts from the next one on"):
+        world.relay.report(reports[late], OPENS)
+    assert world.relay.report(reports[removed], OPENS) == RECEIPT

@@ -42,9 +42,11 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS vectors (name TEXT PRIMARY KEY, vectors BLOB NOT NULL)",
     """CREATE TABLE IF NOT EXISTS confirmations (
         name TEXT PRIMARY KEY, signature BLOB NOT NULL) WITHOUT ROWID""",
+    "CREATE TABLE IF NOT EXISTS listed (name TEXT PRIMARY KEY, key BLOB NOT NULL) WITHOUT ROWID",
 )
 FORGET_ARRIVALS = ("DELETE FROM arrivals", "DELETE FROM vectors")
 _FORGET_ALL = (*FORGET_ARRIVALS, "DELETE FROM announcement", "DELETE FROM confirmations")
+_LIST_CLIENTS = "INSERT INTO listed VALUES (?, ?)"
 
 
 SEALING_BYTES = 1 + hpke.OVERHEAD_BYTES  # What a sealed report is longer.
@@ -120,13 +122,15 @@ class RelayIntake:
         self._colluders = colluders
         self._minimum = minimum
         self._clients = clients
-        self._listed = self._list_clients()
         self._journal = Journal(state)
         with state.transaction():
             for table in _TABLES:
                 state.execute(table)
         rows = state.all("SELECT message FROM announcement")
         self._current = Announcement.read(rows[0][0]) if rows else None
+        # The list of the announcement, also if it has changed since.
+        kept = dict(state.all("SELECT name, key FROM listed")) if clients else None
+        self._listed = kept or self._list_clients()
         ((self._arrived,),) = state.all("SELECT count(*) FROM arrivals")
         self._admissions: dict[str, Admission] = {}
 
@@ -156,6 +160,8 @@ class RelayIntake:
         self._listed = self._list_clients()
         with self._state.transaction():
             self._journal.close_all()
+            self._state.execute("DELETE FROM listed")
+            self._state.execute_many(_LIST_CLIENTS, (self._listed or {}).items())
             self._journal.begin(found.place, ANNOUNCED)
             for statement in _FORGET_ALL:
                 self._state.execute(statement)
