@@ -220,7 +220,7 @@ def test_an_announcement_of_other_parameters_is_refused_before_the_charge(
     announce(world, **changed)
     name = world.names[0]
     link = Link(world, name)
-    with pytest.raises(WireError, match=f"another '{field}'"):
+    with pytest.raises(WireError, match=f"another '{field}' than this client: announced is .*has"):
         client_of(world, name).send_through(link, UPDATE)
     assert (world.ledger(name).num_charges, link.sent) == (0, [])
 

@@ -98,6 +98,11 @@ def test_with_too_few_clients_the_model_stays_as_it_is(tmp_path: Path) -> None:
             ConfigError,
             "channel.minimum_clients = 13 exceeds the 12 clients",
         ),
+        (
+            {"channel": {"kind": "secure_sum", "minimum_clients": 11, "colluders": 2}},
+            ConfigError,
+            "channel.minimum_clients = 11 plus channel.colluders = 2 exceeds the 12 clients",
+        ),
         ({"sampling": {"kind": "fixed_size", "size": 7}}, ConfigError, "exceeds the 7 clients"),
         ({"mechanism": {"kind": "gauss_hermite", "levels": 2}}, PrivacyError, "clamped_sign"),
         (
@@ -115,7 +120,7 @@ def test_with_too_few_clients_the_model_stays_as_it_is(tmp_path: Path) -> None:
             "same mechanism and weight",
         ),
     ],
-    ids=["too many", "cohort", "mechanism", "mechanism not calibrated", "unequal clients"],
+    ids=["too many", "colluders", "cohort", "mechanism", "not calibrated", "unequal clients"],
 )
 def test_what_cannot_be_summed_is_refused_before_anything_is_written(
     tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str

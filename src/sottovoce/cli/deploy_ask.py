@@ -71,7 +71,8 @@ def ask(
         float,
         typer.Option(
             help="Seconds within which to answer. A relay forwards nothing earlier, so a collector "
-            "always waits so long."
+            "always waits so long; with a shuffler also 'confirm_seconds' of collector.toml [60], "
+            "in which clients confirm."
         ),
     ] = 600.0,
     channel: Annotated[

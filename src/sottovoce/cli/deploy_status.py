@@ -41,9 +41,15 @@ _BELOW = ("sites", "runs", "problem", "ledger_warnings")
 
 
 def _status_of(folder: Path) -> dict[str, Any]:
+    from sottovoce.core.errors import ConfigError
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.deployment.operators.folders import RelayFolder
 
+    if deploy_relay.is_device(folder):
+        raise ConfigError(
+            f"{folder} is the folder of a client of a relay; to see whether it can answer run: "
+            f"sottovoce deploy check {folder}"
+        )
     if not deploy_relay.is_operator(folder):
         from sottovoce.flower.runs import status_of
 

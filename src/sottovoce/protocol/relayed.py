@@ -179,8 +179,8 @@ def _check_sizes(found: Announcement, mechanism: Mechanism) -> None:
     for name, (announced, own) in expected.items():
         if announced != own:
             raise WireError(
-                f"the announcement has another '{name}' than this client's mechanism; ask the "
-                "collector to announce what it sends"
+                f"the announcement has another '{name}' than this client's mechanism: announced is "
+                f"{announced}, the mechanism has {own}; ask the collector to announce what it sends"
             )
 
 
@@ -281,9 +281,16 @@ class RelayedClient:
             "adjacency": str(self.adjacency),
             "unit": str(self.unit),
         }
-        for name, value in expected.items():
-            if getattr(asked, name) != value:
+        for name, own in expected.items():
+            announced = getattr(asked, name)
+            if announced != own:
                 raise WireError(
-                    f"the announcement has another '{name}' than this client; create the client "
-                    "with the announced mechanism, adjacency and rotation"
+                    f"the announcement has another '{name}' than this client: announced is "
+                    f"{_shown(announced)}, the client has {_shown(own)}; create the client with "
+                    "the announced mechanism, adjacency and rotation"
                 )
+
+
+def _shown(value: object) -> str:
+    """Return a public parameter for a message; bytes as hexadecimal digits."""
+    return (value.hex() or "none") if isinstance(value, bytes) else str(value)

@@ -62,6 +62,32 @@ def test_a_relay_serves_one_collector(operators: Operators, tmp_path: Path) -> N
         create_relay(tmp_path / "third", address=operators.relay.address).pin(stranger)
 
 
+def test_a_card_of_the_other_operator_is_named_as_such(
+    operators: Operators, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"relay\.pub is a relay's card; give the collector's"):
+        operators.relay.pin(operators.relay.folder / "relay.pub")
+    with pytest.raises(
+        ConfigError, match=r"collector\.pub is a collector's card; give the relay's"
+    ):
+        create_collector(tmp_path / "second", relay=operators.collector.folder / "collector.pub")
+
+
+def test_a_folder_may_be_given_as_text(operators: Operators) -> None:
+    (device,) = operators.devices(1)
+    assert DeviceFolder.read(str(device.folder)) == device
+    assert RelayFolder.read(str(operators.relay.folder)) == operators.relay
+    assert CollectorFolder.read(str(operators.collector.folder)) == operators.collector
+
+
+def test_the_status_of_a_client_s_folder_is_that_of_check(operators: Operators) -> None:
+    (device,) = operators.devices(1)
+    shown = call("deploy", "status", str(device.folder))
+    assert shown.code == 2
+    assert "is the folder of a client of a relay" in shown.text.replace("\n", " ")
+    assert "sottovoce deploy check" in shown.text
+
+
 def test_folders_say_which_they_are(operators: Operators) -> None:
     with pytest.raises(ConfigError, match="deploy init-relay"):
         RelayFolder.read(operators.collector.folder)

@@ -15,7 +15,7 @@ from typing import Self
 from sottovoce.core import files
 from sottovoce.core.errors import ConfigError, ParameterError
 from sottovoce.deployment.machines.address import Address
-from sottovoce.deployment.machines.federation import read_section
+from sottovoce.deployment.machines.federation import read_section, read_table
 from sottovoce.protocol.secure.encoding import encode
 from sottovoce.protocol.secure.operators import Operators
 from sottovoce.protocol.secure.roster import FEDERATION_ID_BYTES, PUBLIC_KEY_BYTES
@@ -67,6 +67,12 @@ class RelayCard:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Return the card in a file; raise ConfigError if it is none."""
+        table = read_table(path)
+        if "signing_key" in table and "certificate" not in table:
+            raise ConfigError(
+                f"{path} is a collector's card; give the relay's, the file relay.pub that "
+                "'sottovoce deploy init-relay' made"
+            )
         return cls._of(read_section(path, _RelayTable), path)
 
     @classmethod
@@ -110,6 +116,11 @@ class CollectorCard:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Return the card in a file; raise ConfigError if it is none."""
+        if "certificate" in read_table(path):
+            raise ConfigError(
+                f"{path} is a relay's card; give the collector's, the file collector.pub that "
+                "'sottovoce deploy init-collector' made"
+            )
         return cls._of(read_section(path, _CollectorTable), path)
 
     @classmethod

@@ -75,7 +75,7 @@ class DeviceFolder:
     site_file: Path
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
+    def read(cls, folder: Path | str) -> Self:
         """Return the client of a folder.
 
         Args:
@@ -87,7 +87,7 @@ class DeviceFolder:
         Raises:
             ConfigError: A file is missing or not valid, or operators.toml is not the pinned one.
         """
-        folder = folder.absolute()
+        folder = Path(folder).absolute()
         path = folder / FILE_NAME
         if not path.is_file():
             raise ConfigError(

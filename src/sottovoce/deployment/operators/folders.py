@@ -166,9 +166,9 @@ class RelayFolder(OperatorFolder):
     link: Path | None = None
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
+    def read(cls, folder: Path | str) -> Self:
         """Return the relay of a folder; raise ConfigError if it has no valid relay.toml."""
-        folder = folder.absolute()
+        folder = Path(folder).absolute()
         path = folder / RELAY_FILE
         if not path.is_file():
             raise ConfigError(
@@ -227,9 +227,9 @@ class CollectorFolder(OperatorFolder):
     slack: int
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
+    def read(cls, folder: Path | str) -> Self:
         """Return the collector of a folder; raise ConfigError if it has no collector.toml."""
-        folder = folder.absolute()
+        folder = Path(folder).absolute()
         path = folder / COLLECTOR_FILE
         if not path.is_file():
             raise ConfigError(

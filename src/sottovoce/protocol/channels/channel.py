@@ -590,22 +590,26 @@ def check_equal_clients(
         )
 
 
-def check_reachable(minimum: int, context: ChannelContext, nothing: str) -> None:
+def check_reachable(
+    minimum: int, context: ChannelContext, nothing: str, *, colluders: int = 0
+) -> None:
     """Refuse a minimum that exceeds the number of clients that a round can have.
 
     Args:
-        minimum: The smallest number of clients from which anything is released.
+        minimum: The smallest number of clients that follow the protocol.
         context: The facts of the run.
         nothing: What would never be released, for the message: "no sum", for example.
+        colluders: How many clients must take part in addition to them.
 
     Raises:
         ConfigError: The minimum is too large.
     """
     largest = context.sampling.largest_cohort
-    if minimum > largest:
+    if minimum + colluders > largest:
+        plus = f" plus channel.colluders = {colluders}" if colluders else ""
         raise ConfigError(
-            f"channel.minimum_clients = {minimum} exceeds the {largest} clients that a round can "
-            f"have, so {nothing} would ever be released; lower channel.minimum_clients, or ask "
+            f"channel.minimum_clients = {minimum}{plus} exceeds the {largest} clients that a round "
+            f"can have, so {nothing} would ever be released; lower channel.minimum_clients, or ask "
             "more clients in a round (data.clients and [sampling])"
         )
 

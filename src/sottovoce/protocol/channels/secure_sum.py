@@ -75,7 +75,8 @@ class SecureSum(HidingChannel):
             )
 
     def check(self, context: ChannelContext) -> None:
-        check_reachable(self.fewest_messages, context, "no sum")
+        colluders = self.most_colluders
+        check_reachable(self.minimum_clients, context, "no sum", colluders=colluders)
         if self.protocol == PAIRWISE:
             self._check_threshold(context.sampling.largest_cohort)
 

@@ -48,7 +48,8 @@ class Shuffler(HidingChannel):
         return ShuffledMessages(minimum_clients=self.minimum_clients)
 
     def check(self, context: ChannelContext) -> None:
-        check_reachable(self.fewest_messages, context, "no message")
+        colluders = self.most_colluders
+        check_reachable(self.minimum_clients, context, "no message", colluders=colluders)
 
     def check_cohort(self, cohort: Cohort) -> None:
         """Refuse different mechanisms or weights, because they would reveal who sent a message.
