@@ -34,7 +34,7 @@ from relay_devices import (
     running_relay,
 )
 
-from sottovoce.deployment.operators.application import pack_announcement, unpack_announcement
+from sottovoce.deployment.operators.application import pack_request, unpack_request
 from sottovoce.deployment.operators.calls import RelayCalls
 from sottovoce.deployment.operators.desk import open_desk
 from sottovoce.deployment.operators.folders import (
@@ -117,7 +117,7 @@ def prepare(folder: Path, devices: int, dimension: int) -> Federation:
         relay=relay,
         collector=collector,
         party=party,
-        announcement=pack_announcement(announcement, content),
+        announcement=pack_request(announcement, content, listed),
         admissions=admissions,
         reports=reports,
     )
@@ -174,7 +174,7 @@ def _measure(federation: Federation, pid: int, connections: int) -> None:
 
 def _measure_collector(federation: Federation) -> None:
     """Close the attempt and measure the collector's part, in this process and without a network."""
-    announcement, _ = unpack_announcement(federation.announcement)
+    _, announcement, _ = unpack_request(federation.announcement)
     found = Announcement.read(announcement)
     with open_desk(federation.relay) as desk:
         frozen = desk.answer(Route.FROZEN, b"", float(found.closes))

@@ -12,7 +12,7 @@ from relayed_mechanisms import CONTENT, PAYLOAD_BYTES, SHUFFLER, SUM, attempt_of
 from two_operators import Operators, create_operators, running_relay
 
 from sottovoce.core.errors import SottovoceError
-from sottovoce.deployment.operators.application import pack_announcement
+from sottovoce.deployment.operators.application import pack_request
 from sottovoce.deployment.operators.calls import RelayCalls
 from sottovoce.deployment.operators.device import DeviceFolder
 from sottovoce.deployment.operators.routes import Route, sign_request
@@ -87,7 +87,8 @@ class LyingCollector:
 
     def announce(self, made: Announcement | bytes, content: bytes = CONTENT) -> str | bytes:
         message = made if isinstance(made, bytes) else made.to_bytes()
-        return self.ask(Route.ANNOUNCE, pack_announcement(message, content))
+        names = [device.name for device in self.devices]
+        return self.ask(Route.ANNOUNCE, pack_request(message, content, names))
 
     def all_send(self) -> list[str]:
         return self._all("send")

@@ -14,7 +14,9 @@ from sottovoce.deployment.operators.application import (
     HttpRefusal,
     RelayApplication,
     pack_announcement,
+    pack_request,
     unpack_announcement,
+    unpack_request,
 )
 from sottovoce.deployment.operators.routes import CLOCK_SECONDS, Route, sign_request
 from sottovoce.protocol.secure.roster import TrustKey
@@ -183,3 +185,7 @@ def test_an_announcement_and_its_content_are_told_apart() -> None:
     for cut in (b"", packed[:3], packed[:10]):
         with pytest.raises(WireError, match="fewer bytes"):
             unpack_announcement(cut)
+    request = pack_request(b"announcement", b"content", ["ada", "bob"])
+    assert unpack_request(request) == (frozenset({"ada", "bob"}), b"announcement", b"content")
+    with pytest.raises(WireError, match="as text"):
+        unpack_request(pack_announcement(b"\xff", packed))

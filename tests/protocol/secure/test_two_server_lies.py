@@ -421,6 +421,22 @@ def test_lists_of_clients_count_as_they_were_when_an_attempt_was_announced(world
     assert accepted.names == ("client-000", "client-002", "client-003", "client-004")
 
 
+def test_a_client_that_is_not_asked_takes_nobodys_place(world: World) -> None:
+    asked = world.names[1:]
+    message = world.collector.announce(
+        world.attempt(most_clients=3), opens=OPENS, closes=CLOSES, clients=world.listed("collector")
+    )
+    world.relay.announce(message, CONTENT, OPENS, asked)
+    first, *others = all_reports(world, message).values()
+    for _ in range(2):
+        with pytest.raises(WireError, match="not on the operator's list of this announcement"):
+            world.relay.report(first, OPENS)
+        world.restart("relay.sqlite")
+    for report in others:
+        world.relay.report(report, OPENS)
+    assert Accepted.read(world.collector.accept(world.relay.frozen(CLOSES))).names == tuple(asked)
+
+
 def test_an_expired_admission_is_refused(world: World) -> None:
     short = world.admission("client-000", valid_until=CLOSES - 1)
     with pytest.raises(WireError, match="expired"):

@@ -11,7 +11,7 @@ import hashlib
 import struct
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -311,3 +311,23 @@ def unpack_announcement(packed: bytes) -> tuple[bytes, bytes]:
     if len(packed) < 4 or len(packed) < 4 + (length := struct.unpack_from("<I", packed)[0]):
         raise WireError("expected an announcement and its content, got fewer bytes")
     return packed[4 : 4 + length], packed[4 + length :]
+
+
+def pack_request(announcement: bytes, content: bytes, clients: Iterable[str]) -> bytes:
+    """Return the collector's request to announce: whom it asks, an announcement and its content."""
+    names = "\n".join(clients).encode()
+    return struct.pack("<I", len(names)) + names + pack_announcement(announcement, content)
+
+
+def unpack_request(packed: bytes) -> tuple[frozenset[str], bytes, bytes]:
+    """Return the names of clients, the announcement and the content that `pack_request` has joined.
+
+    Raises:
+        WireError: They are cut off, or the names are no text.
+    """
+    names, rest = unpack_announcement(packed)
+    try:
+        clients = frozenset(names.decode().splitlines())
+    except UnicodeDecodeError:
+        raise WireError("expected names of clients as text, got other bytes") from None
+    return (clients, *unpack_announcement(rest))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sottovoce.core import printable_text
 from sottovoce.core.errors import AbandonedError, DeploymentError
-from sottovoce.deployment.operators.application import pack_announcement
+from sottovoce.deployment.operators.application import pack_request
 from sottovoce.deployment.operators.calls import RefusedError, RelayAwayError, RelayCalls
 from sottovoce.deployment.operators.folders import CollectorFolder
 from sottovoce.deployment.operators.routes import CLOCK_SECONDS, Route, sign_request
@@ -112,6 +112,11 @@ class CollectorLink:
         """
         now = int(time.time())
         closes = now + window.report_seconds
+        listed = {
+            name: key
+            for name, key in self._folder.clients().items()
+            if clients is None or name in clients
+        }
         message = self._collector.announce(
             attempt,
             opens=now - int(CLOCK_SECONDS),  # Clients whose clocks are behind may answer, too.
@@ -119,15 +124,11 @@ class CollectorLink:
             confirm_by=closes + window.confirm_seconds if window.confirm_seconds else 0,
             slack=window.slack,
             payload_bytes=payload_bytes,
-            clients={
-                name: key
-                for name, key in self._folder.clients().items()
-                if clients is None or name in clients
-            },
+            clients=listed,
         )
         self._announced = Announcement.read(message)
         try:
-            self._ask(Route.ANNOUNCE, pack_announcement(message, content))
+            self._ask(Route.ANNOUNCE, pack_request(message, content, listed))
         except RefusedError as refused:
             if refused.is_busy:
                 raise

@@ -12,7 +12,7 @@ from sottovoce.core.errors import SottovoceError, WireError
 from sottovoce.deployment.operators.application import (
     HttpRefusal,
     pack_announcement,
-    unpack_announcement,
+    unpack_request,
 )
 from sottovoce.deployment.operators.folders import RelayFolder
 from sottovoce.deployment.operators.routes import Route
@@ -153,8 +153,8 @@ class Desk:
         return self._current.ann
 
     def _announce(self, body: bytes, now: int) -> None:
-        announcement, content = unpack_announcement(body)
-        self._relay.announce(announcement, content, now)
+        clients, announcement, content = unpack_request(body)
+        self._relay.announce(announcement, content, now, clients)
         self._load()
 
     def _load(self) -> None:

@@ -4,7 +4,7 @@ All of it is on disk before the relay answers. Several reports share one commit.
 its report until the attempt closes; no time is ever kept.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -129,21 +129,34 @@ class RelayIntake:
         rows = state.all("SELECT message FROM announcement")
         self._current = Announcement.read(rows[0][0]) if rows else None
         # The list of the announcement, also if it has changed since.
-        kept = dict(state.all("SELECT name, key FROM listed")) if clients else None
-        self._listed = kept or self._list_clients()
+        self._listed: Mapping[str, bytes] | None = None
+        if clients is not None:
+            kept = state.all("SELECT name, key FROM listed") if rows else clients().items()
+            self._listed = dict(kept)
         ((self._arrived,),) = state.all("SELECT count(*) FROM arrivals")
         self._admissions: dict[str, Admission] = {}
 
-    def _list_clients(self) -> Mapping[str, bytes] | None:
-        return None if self._clients is None else self._clients()
+    def _list_clients(self, asked: Collection[str] | None) -> dict[str, bytes] | None:
+        """Return the clients that the relay admits and the collector asks; None for everyone."""
+        if self._clients is None:
+            return None
+        listed = self._clients()
+        return {name: key for name, key in listed.items() if asked is None or name in asked}
 
-    def announce(self, announcement: bytes, content: bytes, now: int) -> None:
+    def announce(
+        self,
+        announcement: bytes,
+        content: bytes,
+        now: int,
+        asked: Collection[str] | None = None,
+    ) -> None:
         """Begin an attempt that the collector announces; the one before it is closed for ever.
 
         Args:
             announcement: The collector's message.
             content: What clients get with it, such as a model.
             now: The time in seconds.
+            asked: Names of the clients that the collector asks; None for all whom the relay admits.
 
         Raises:
             WireError: It is not the collector's, the relay's policy refuses it, it is over, or it
@@ -157,18 +170,18 @@ class RelayIntake:
         check_operator_policy(found, self._minimum, self._colluders)
         if now >= found.closes:
             raise WireError("expected an attempt that closes later, got one that is over")
-        self._listed = self._list_clients()
+        listed = self._list_clients(asked)
         with self._state.transaction():
             self._journal.close_all()
             self._state.execute("DELETE FROM listed")
-            self._state.execute_many(_LIST_CLIENTS, (self._listed or {}).items())
+            self._state.execute_many(_LIST_CLIENTS, (listed or {}).items())
             self._journal.begin(found.place, ANNOUNCED)
             for statement in _FORGET_ALL:
                 self._state.execute(statement)
             self._state.execute(
                 "INSERT INTO announcement VALUES (1, ?, ?)", (announcement, content)
             )
-        self._current, self._arrived = found, 0
+        self._current, self._arrived, self._listed = found, 0, listed
         self._state.overwrite_deleted()
 
     def announcement(self) -> bytes:
