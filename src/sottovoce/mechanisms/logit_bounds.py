@@ -79,8 +79,8 @@ def clamped_event(
     """Return the privacy event of bits with clamped logits.
 
     A clamp brings logits closer to each other, never apart, so they differ by no more than without
-    it. They also lie in a cube, whose points are at most its diagonal apart, and half of it from
-    fair bits.
+    it. They also lie in a cube, whose points are at most its diagonal apart. That holds for any two
+    messages, so also next to other contributions.
 
     Args:
         ball: The L2 ball that updates are clipped to.
@@ -89,15 +89,15 @@ def clamped_event(
         bits: Number of bits of a message.
         adjacency: The adjacency relation.
     """
-    half = logit_bound * math.sqrt(bits)
-    against_zero, zero_centered = ball.against_zero(adjacency), ball.zero_centered(adjacency)
-    # With several records a contribution may move logits by the diagonal, which must then be half.
-    halves = 1.0 if against_zero else 4.0 if zero_centered and ball.records > 1 else 2.0
-    shift = min(2.0 * ball.relative_sensitivity(adjacency) / noise_multiplier, halves * half)
+    diagonal = 2.0 * logit_bound * math.sqrt(bits)
+    zero_centered = ball.zero_centered(adjacency)
+    # There a single contribution moves logits by at most half the shift: by the diagonal.
+    most = 2.0 * diagonal if zero_centered else diagonal
+    shift = min(2.0 * ball.relative_sensitivity(adjacency) / noise_multiplier, most)
     return OneBit(
         shift=shift * (1.0 + ROUNDING),
         dimension=bits,
         adjacency=adjacency,
-        against_zero=against_zero,
+        against_zero=ball.against_zero(adjacency),
         zero_centered=zero_centered,
     )
