@@ -5,19 +5,22 @@ import hashlib
 import logging
 import time
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any
 
 import pytest
 
-from sottovoce.core.errors import WireError
+from sottovoce.core.errors import AbandonedError, LedgerError, SottovoceError, WireError
 from sottovoce.deployment.operators.application import (
     HttpRefusal,
     RelayApplication,
     pack_announcement,
     pack_request,
+    status_of,
     unpack_announcement,
     unpack_request,
 )
+from sottovoce.deployment.operators.calls import RefusedError
 from sottovoce.deployment.operators.routes import CLOCK_SECONDS, Route, sign_request
 from sottovoce.protocol.secure.roster import TrustKey
 
@@ -189,3 +192,18 @@ def test_an_announcement_and_its_content_are_told_apart() -> None:
     assert unpack_request(request) == (frozenset({"ada", "bob"}), b"announcement", b"content")
     with pytest.raises(WireError, match="as text"):
         unpack_request(pack_announcement(b"\xff", packed))
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (WireError("malformed"), HTTPStatus.BAD_REQUEST),
+        (AbandonedError("too few clients"), HTTPStatus.CONFLICT),
+        (LedgerError("the disk is full"), HTTPStatus.SERVICE_UNAVAILABLE),
+    ],
+)
+def test_what_fails_at_the_relay_itself_may_be_asked_again(
+    error: SottovoceError, status: HTTPStatus
+) -> None:
+    assert status_of(error) is status
+    assert RefusedError(status, str(error)).is_busy is isinstance(error, LedgerError)

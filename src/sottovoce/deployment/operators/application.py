@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from sottovoce.core import printable_text
-from sottovoce.core.errors import SottovoceError, WireError
+from sottovoce.core.errors import LedgerError, SottovoceError, WireError
 from sottovoce.deployment.operators.arrivals import (
     Arrival,
     Arrivals,
@@ -246,7 +246,13 @@ _EXACT = {route.value: route for route in Route if route is not Route.ROOT_OF}
 
 def status_of(error: SottovoceError) -> HTTPStatus:
     """Return the HTTP status of an error that a relay has raised."""
-    return HTTPStatus.BAD_REQUEST if isinstance(error, WireError) else HTTPStatus.CONFLICT
+    match error:
+        case WireError():
+            return HTTPStatus.BAD_REQUEST
+        case LedgerError():  # Of the relay's own file: the same request may be accepted later.
+            return HTTPStatus.SERVICE_UNAVAILABLE
+        case _:
+            return HTTPStatus.CONFLICT
 
 
 def _route(scope: Scope) -> tuple[Route, bytes]:
