@@ -39,10 +39,12 @@ from torch import Tensor
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Unit
-from sottovoce.core.domains import ROUNDING_HEADROOM, Floats, L2Ball, Vector
+from sottovoce.core.domains import ROUNDING_HEADROOM, Floats, L2Ball, SteppedBall, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Randomness
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, Block, ClientStepInput, State
+from sottovoce.federated.algorithms.exact_sums import GRID, ExactSums, pieces
+from sottovoce.federated.algorithms.noisy_steps import NoisyLocalSteps, records_in_sample
 from sottovoce.learning.clients import (
     ClientData,
     DenseRows,
@@ -54,6 +56,7 @@ from sottovoce.learning.clients import (
 )
 from sottovoce.learning.minibatches import LocalSchedule
 from sottovoce.learning.task import Task
+from sottovoce.mechanisms.mechanism import Mechanism
 
 
 def check_rows(rows: Vector) -> Vector:
@@ -103,12 +106,6 @@ class CoordinateMedian:
     def combine(self, rows: Vector) -> Vector:
         """Return the median of each column; raise ParameterError as `check_rows` does."""
         return np.asarray(np.median(check_rows(rows), axis=0), dtype=np.float64)
-
-
-# Clipped gradients are rounded to multiples of this fraction of the clipping norm; the sum of
-# MAX_RECORDS of them fits an int64.
-_GRID = 2.0**-40
-_COLUMNS = 1 << 20  # The number of coordinates that are converted at once.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +182,7 @@ class SampleClippedGradient:
 
     @property
     def _grid(self) -> float:
-        return self.clip_norm * _GRID
+        return self.clip_norm * GRID
 
     @property
     def limit(self) -> float:
@@ -222,34 +219,21 @@ class SampleClippedGradient:
         """
         if self.sampling_rate >= 1.0:
             return np.ones(size, dtype=bool)
-        # Rounded down: no record takes part more often than it is charged for.
-        threshold = int(self.sampling_rate * 2.0**64)
         words = randomness.stream("records", run, client, number).words(size)
-        return words < np.uint64(threshold)
+        return records_in_sample(words, self.sampling_rate)
 
     def _sum_exactly(
         self, task: Task, clients: Sequence[ClientData], model: Floats, taking_part: Tensor | None
     ) -> Tensor:
-        totals = torch.zeros(len(clients), task.dimension, dtype=torch.int64, device=task.device)
+        sums = ExactSums(clients=len(clients), task=task, limit=self.limit, grid=self._grid)
         seen = 0
         # Gradients of all records, also those left out: array shapes and run time must not depend
         # on the secret sample.
         for owners, rows in task.sample_gradients(model, clients):
-            for gradients in rows.blocks(len(rows)):
-                norms = _norms(gradients)
-                # Float32 entries cannot overflow a float64 norm, so it is finite if they are.
-                left_out = ~torch.isfinite(norms[:, 0])
-                if taking_part is not None:
-                    chosen = taking_part[seen : seen + len(owners)]
-                    left_out |= ~chosen.to(left_out.device)
-                factors = (self.limit / self._grid) / torch.clamp(norms, min=self.limit)
-                for part in _pieces(task.dimension):
-                    steps = gradients[:, part] * factors
-                    steps[left_out] = 0.0
-                    totals[:, part].index_add_(0, owners, steps.round_().to(torch.int64))
-                del gradients  # Before the next ones are made.
+            chosen = None if taking_part is None else taking_part[seen : seen + len(owners)]
+            sums.add(owners, rows, chosen)
             seen += len(owners)
-        return totals
+        return sums.totals
 
     def _sum_in_float32(
         self, task: Task, clients: Sequence[ClientData], model: Floats, taking_part: Tensor | None
@@ -272,29 +256,12 @@ class SampleClippedGradient:
             start += len(rows)
 
 
-def _pieces(dimension: int) -> Iterator[slice]:
-    """Yield slices of the coordinates, small enough that a converted copy takes little memory."""
-    for start in range(0, dimension, _COLUMNS):
-        yield slice(start, start + _COLUMNS)
-
-
-def _norms(rows: Tensor) -> Tensor:
-    """Return the Euclidean norms of float32 rows as a column in float64."""
-    norms: list[Tensor] = [
-        torch.linalg.vector_norm(rows[:, part].to(torch.float64), dim=1, keepdim=True)
-        for part in _pieces(rows.shape[1])
-    ]
-    if len(norms) > 1:
-        norms = [torch.linalg.vector_norm(torch.cat(norms, dim=1), dim=1, keepdim=True)]
-    return norms[0]
-
-
 def _scale(totals: Tensor, factor: Tensor) -> Tensor:
     """Return the totals times the factor, in the memory of the totals; integers become float64."""
     if totals.dtype != torch.int64:
         return totals.mul_(factor.to(totals.dtype))
     scaled = totals.view(torch.float64)
-    for part in _pieces(totals.shape[1]):
+    for part in pieces(totals.shape[1]):
         scaled[:, part] = totals[:, part] * factor
     return scaled
 
@@ -419,7 +386,7 @@ def budget_penalties(epsilons: Mapping[str, float]) -> dict[str, float]:
     return {client: (largest - epsilon) / largest for client, epsilon in epsilons.items()}
 
 
-LocalWork = SampleClippedGradient | LocalSgd
+LocalWork = SampleClippedGradient | LocalSgd | NoisyLocalSteps
 
 
 @runtime_checkable
@@ -432,11 +399,14 @@ class SendsLocalWork(Protocol):
         ...
 
 
-def update_domain(work: LocalWork, dimension: int, num_samples: int) -> L2Ball:
+def update_domain(work: LocalWork, dimension: int, num_samples: int) -> L2Ball | SteppedBall:
     """Return the domain of a client's update, the ball of radius `work.clip_norm`.
 
-    It also holds the number of records of which the update is a mean, for the sensitivity.
+    It also holds the number of records of which the update is a mean, for the sensitivity. Noisy
+    steps have a domain of their own.
     """
+    if isinstance(work, NoisyLocalSteps):
+        return work.domain(dimension, num_samples)
     records = work.records(num_samples)
     return L2Ball(dimension=dimension, radius=work.clip_norm, records=records)
 
@@ -462,7 +432,7 @@ def _changes_since(origin: Tensor, found: tuple[int, Tensor]) -> tuple[int, Rows
     if origin.is_cuda:  # There they stay in float32, in which they are clipped and encoded.
         return start, DenseRows(rows - origin)
     changes = rows.to(torch.float64)
-    for part in _pieces(len(origin)):  # torch converts the subtracted numbers in a copy.
+    for part in pieces(len(origin)):  # torch converts the subtracted numbers in a copy.
         changes[:, part].sub_(origin[part])
     return start, DenseRows(changes)
 
@@ -548,7 +518,7 @@ class FedAvg:
     def gathers(self) -> bool:
         return self.robust_mean is not None
 
-    def domain(self, dimension: int, num_samples: int) -> L2Ball:
+    def domain(self, dimension: int, num_samples: int) -> L2Ball | SteppedBall:
         return update_domain(self.local_work, dimension, num_samples)
 
     def weight(self, num_samples: int) -> float:
@@ -561,6 +531,12 @@ class FedAvg:
             At sample level the public number by which the client's sum of gradients is divided.
         """
         return float(self.local_work.records(num_samples))
+
+    def message_mechanism(self, mechanism: Mechanism) -> Mechanism:
+        """Return the mechanism that encodes messages; noisy local steps only need compression."""
+        if isinstance(self.local_work, NoisyLocalSteps):
+            return self.local_work.message_mechanism(mechanism)
+        return mechanism
 
     def initialize(self, model: Vector) -> State:
         # Without momentum, the velocity of a round has no effect on the next one.

@@ -22,6 +22,7 @@ from sottovoce.core.sections import (
     below,
     complete,
     complete_table,
+    one_of,
     rule,
     section_from,
     whole,
@@ -112,8 +113,8 @@ def refuse_local_keys(section: "FedAvgSection | ScaffoldSection") -> None:
     if given:
         told = " and ".join(f"'algorithm.{name}'" for name in given)
         raise ConfigError(
-            f"sample-level privacy takes one clipped full-batch step a round; drop {told}, or set "
-            "privacy.level = 'client'"
+            f"sample-level privacy takes one clipped full-batch step a round; drop {told}, set "
+            "algorithm.local_work = 'dp_sgd' (several noisy steps), or privacy.level = 'client'"
         )
 
 
@@ -133,6 +134,13 @@ def make_schedule(section: "FedAvgSection | ScaffoldSection") -> "LocalSchedule"
     return LocalSchedule(
         steps=section.local_steps, epochs=section.local_epochs, batch_size=section.batch_size
     )
+
+
+def _message_bits(name: str, value: Any) -> int:
+    """Return the number of bits of a coordinate of an update that is private already."""
+    from sottovoce.mechanisms.compressed_update import check_message_bits
+
+    return check_message_bits(value, name)
 
 
 _MEAN = {"kind": "mean"}
@@ -163,7 +171,13 @@ class FedAvgSection(AlgorithmSection):
         local_steps: Local steps a round; at sample level always 1.
         local_epochs: Passes over a client's records a round, instead of `local_steps`.
         batch_size: Records of a local step; by default all of the client.
-        local_learning_rate: Step size of local steps; required at client level only.
+        local_learning_rate: Step size of local steps; required where there are any.
+        local_work: "dp_sgd" for local DP-SGD at sample level: several steps a round, each on a
+            secret Poisson sample of `batch_size` expected records and with the mechanism's noise.
+            "auto" for one clipped gradient at sample level, and local SGD at client level.
+        message_bits: With "dp_sgd", the bits of a coordinate in which an update is sent: 32, 4, 2
+            or 1. They cost no privacy.
+        clip_geometry: With "dp_sgd", the norm in which gradients are clipped: "l2" or "l1".
         proximal_weight: The FedProx weight.
         budget_penalty: Whether clients with smaller budgets stay closer to the shared model.
         aggregation: How the server combines the decoded updates.
@@ -174,8 +188,14 @@ class FedAvgSection(AlgorithmSection):
     local_steps: int = field(default=1, metadata=whole(1, 10**6))
     local_epochs: int | None = field(default=None, metadata=whole(1, 10**6))
     batch_size: int | None = field(default=None, metadata=whole(1, 2**31))
-    LEFT_OUT_AS_DEFAULT: ClassVar[tuple[str, ...]] = ("local_epochs", "batch_size")
+    LEFT_OUT_AS_DEFAULT: ClassVar[tuple[str, ...]] = (
+        *("local_epochs", "batch_size"),
+        *("local_work", "message_bits", "clip_geometry"),
+    )
     local_learning_rate: float | None = field(default=None, metadata=POSITIVE)
+    local_work: str = field(default="auto", metadata=one_of("auto", "dp_sgd"))
+    message_bits: int = field(default=32, metadata=rule(_message_bits))
+    clip_geometry: str = field(default="l2", metadata=one_of("l2", "l1"))
     proximal_weight: float = field(default=0.0, metadata=NOT_NEGATIVE)
     budget_penalty: bool = field(default=False, metadata=BOOLEAN)
     aggregation: Mapping[str, Any] = field(
@@ -237,6 +257,14 @@ class FedAvgSection(AlgorithmSection):
     def _local_work(self, setting: AlgorithmSetting) -> "LocalWork":
         from sottovoce.federated.algorithms.fedavg import LocalSgd
 
+        if self.local_work == "dp_sgd":
+            return self._noisy_steps(setting)
+        for name, default in (("message_bits", 32), ("clip_geometry", "l2")):
+            if getattr(self, name) != default:
+                raise ConfigError(
+                    f"'algorithm.{name}' has an effect with algorithm.local_work = 'dp_sgd' only; "
+                    "drop it, or set that"
+                )
         if setting.unit is Unit.SAMPLE:
             for name in ("budget_penalty", "proximal_weight"):
                 if getattr(self, name):
@@ -258,13 +286,42 @@ class FedAvgSection(AlgorithmSection):
             penalties=_penalties(setting.groups) if self.budget_penalty else {},
         )
 
+    def _noisy_steps(self, setting: AlgorithmSetting) -> "LocalWork":
+        from sottovoce.federated.algorithms.noisy_steps import NoisyLocalSteps
+        from sottovoce.mechanisms.compressed_update import check_message_bits
 
-def require_learning_rate(rate: float | None) -> float:
+        if setting.unit is not Unit.SAMPLE:
+            raise ConfigError(
+                "algorithm.local_work = 'dp_sgd' adds noise to each local step and protects single "
+                "records; set privacy.level = 'sample', or drop it to protect whole clients"
+            )
+        schedule, rate = make_schedule(self), setting.record_sampling_rate
+        if self.batch_size is not None and rate < 1.0:
+            raise ConfigError(
+                "'algorithm.batch_size' and 'privacy.record_sampling_rate' both say how many "
+                "records a local step uses; give one of them"
+            )
+        return NoisyLocalSteps(
+            clip_norm=setting.clip_norm,
+            geometry="l2" if self.clip_geometry == "l2" else "l1",
+            steps=schedule.steps,
+            epochs=schedule.epochs,
+            batch_size=self.batch_size,
+            rate=None if self.batch_size is not None else rate,
+            learning_rate=require_learning_rate(
+                self.local_learning_rate, "algorithm.local_work = 'dp_sgd'"
+            ),
+            proximal_weight=self.proximal_weight,
+            penalties=_penalties(setting.groups) if self.budget_penalty else {},
+            message_bits=check_message_bits(self.message_bits, "message_bits"),
+            summation="exact" if setting.exact_sums else "float",
+        )
+
+
+def require_learning_rate(rate: float | None, needed_by: str = "client-level privacy") -> float:
     """Return the learning rate of local steps; raise `ConfigError` if the spec does not set it."""
     if rate is None:
-        raise ConfigError(
-            "client-level privacy needs 'algorithm.local_learning_rate'; set it above 0"
-        )
+        raise ConfigError(f"{needed_by} needs 'algorithm.local_learning_rate'; set it above 0")
     return rate
 
 
