@@ -114,9 +114,10 @@ def test_a_schedule_has_the_documented_factors(
 
 
 def averages(table: dict[str, Any]) -> list[Vector]:
-    average, state, found = average_of(table, "averaging"), {}, []
+    average, found = average_of(table, "averaging"), []
+    state: State = {}
     for number, model in enumerate(UPDATES, start=1):
-        state = dict(average.after_round(model, state, number))
+        state = average.after_round(model, state, number)
         found.append(state["averaged"])
     return found
 
