@@ -39,6 +39,7 @@ from sottovoce.federated.algorithms.algorithm import (
 )
 from sottovoce.learning.clients import ClientData, DenseRows, Rows, names_of, sizes_of
 from sottovoce.learning.minibatches import Minibatches
+from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms.mechanism import Mechanism
 
@@ -219,6 +220,8 @@ class CanaryTask(Task):
         *,
         steps: int | Minibatches,
         learning_rate: float,
+        optimizer: OptimizerSettings = PLAIN_SGD,
+        gradient_clip: float | None = None,
         proximal_weights: Sequence[float] | None = None,
         corrections: Tensor | None = None,
     ) -> Iterator[tuple[int, Tensor]]:
@@ -232,6 +235,8 @@ class CanaryTask(Task):
                 clients[start:stop],
                 steps=steps if isinstance(steps, int) else steps[start:stop],
                 learning_rate=learning_rate,
+                optimizer=optimizer,
+                gradient_clip=gradient_clip,
                 proximal_weights=proximal_weights and proximal_weights[start:stop],
                 corrections=None if corrections is None else corrections[start:stop],
             ):

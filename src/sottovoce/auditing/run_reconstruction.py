@@ -277,6 +277,12 @@ def sender_of(run: FinishedRun) -> Sender:
             "--method inversion repeats the local steps of a client and does not know its secret "
             "minibatches; use --method learned, or a run without 'algorithm.batch_size'"
         )
+    local = algorithm.local_work
+    if isinstance(local, LocalSgd) and not local.optimizer.is_plain_sgd:
+        raise ConfigError(
+            "--method inversion repeats steps of plain SGD; use --method learned, or a run without "
+            "'algorithm.local_optimizer'"
+        )
     if isinstance(algorithm.local_work, SampleClippedGradient):
         work = dataclasses.replace(algorithm.local_work, sampling_rate=1.0)
         every: Any = algorithm  # Algorithms are dataclasses.
@@ -295,16 +301,20 @@ def sender_of(run: FinishedRun) -> Sender:
     )
 
 
-def work_of(sender: Sender) -> Work:
-    """Return what clients compute: local steps, or the mean of clipped gradients of the records.
+def work_of(sender: Sender, number: int) -> Work:
+    """Return what clients compute in a round: local steps, or the mean of clipped gradients.
 
     The attacker knows it because the spec is public.
     """
     algorithm = sender.algorithm
     assert isinstance(algorithm, SendsLocalWork), "sender_of has checked that"
     match algorithm.local_work:
-        case LocalSgd(steps=steps, epochs=epochs, learning_rate=rate):
-            return LocalSteps(steps=epochs or steps, learning_rate=rate)
+        case LocalSgd(steps=steps, epochs=epochs, gradient_clip=clip) as work:
+            return LocalSteps(
+                steps=epochs or steps,
+                learning_rate=work.learning_rate_of(number),
+                gradient_clip=clip,
+            )
         case SampleClippedGradient(clip_norm=clip_norm):
             return ClippedMean(clip_norm=clip_norm)
         case NoisyLocalSteps():
@@ -342,7 +352,7 @@ def _invert_updates(
         labels = infer_labels(task, observed, run.inputs.num_classes)[:, None]
     target = InversionTarget(
         model=step.model,
-        work=work_of(sender),
+        work=work_of(sender, step.round),
         observed=observed,
         labels=labels,
         image_shape=originals.shape[2:],

@@ -71,6 +71,8 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     bits = result["bits_per_coordinate"]
     size = "1 bit" if bits == 1 else f"{bits:.3g} bits"
     score = result.get("score", "accuracy")
+    averaged = result.get("accuracy_averaged")
+    average = "" if averaged is None else f" (averaged model: {averaged:.4f})"
     return [
         (
             "run",
@@ -79,7 +81,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         ),
         (
             "model",
-            f"{score} {result['accuracy']:.4f}, loss {result['loss']:.4g} on test data; "
+            f"{score} {result['accuracy']:.4f}{average}, loss {result['loss']:.4g} on test data; "
             f"{result['dimension']:,} parameters",
         ),
         ("protected", statement.protected),

@@ -37,7 +37,9 @@ from sottovoce.core.domains import (
 from sottovoce.core.errors import ConfigError, ParameterError
 from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.algorithms.exact_sums import GRID, ExactSums, Geometry
+from sottovoce.federated.schedules import RateSchedule
 from sottovoce.learning.clients import ClientData, DenseRows, Rows, names_of
+from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms.compressed_update import CompressedUpdate, MessageBits
 from sottovoce.mechanisms.encoding import encode_packed, prepare
@@ -59,6 +61,7 @@ class NoisyLocalSteps:
 
         w <- w - learning_rate (noisy mean gradient + (proximal_weight + lambda_k) (w - w_0)),
 
+    or those that an `optimizer` takes along these directions,
     where w_0 is the model that the server released and lambda_k is the client's entry in
     `penalties`.
 
@@ -70,6 +73,8 @@ class NoisyLocalSteps:
         batch_size: Expected number of records of a step; None if `rate` is given.
         rate: The probability with which a step uses each record; None if `batch_size` is given.
         learning_rate: Step size.
+        rate_schedule: How the step size changes from round to round; None if it does not.
+        optimizer: How directions move the model, with a new state in each round.
         proximal_weight: The FedProx weight of all clients.
         penalties: Further weights in [0, 1] by client name.
         message_bits: Bits of a coordinate of the message: 32, 4, 2 or 1.
@@ -91,6 +96,8 @@ class NoisyLocalSteps:
     batch_size: int | None = None
     rate: float | None = None
     learning_rate: float
+    rate_schedule: RateSchedule | None = None
+    optimizer: OptimizerSettings = PLAIN_SGD
     proximal_weight: float = 0.0
     penalties: Mapping[str, float] = field(default_factory=dict)
     message_bits: MessageBits = 32
@@ -178,6 +185,19 @@ class NoisyLocalSteps:
         """Return the mechanism of messages: it compresses what the noise of the steps protects."""
         return CompressedUpdate(charged=mechanism, bits=self.message_bits)
 
+    def learning_rate_of(self, number: int) -> float:
+        """Return the step size in a round.
+
+        Args:
+            number: The round, counted from 1.
+
+        Returns:
+            The learning rate times the factor of the schedule.
+        """
+        if self.rate_schedule is None:
+            return self.learning_rate
+        return self.learning_rate * self.rate_schedule.factor(number)
+
     @property
     def limit(self) -> float:
         """The norm that gradients are clipped to: `clip_norm` less the headroom for rounding."""
@@ -234,15 +254,15 @@ class _ExactSteps:
         """Return the change of the client's model, in float64."""
         domain, work = self.mechanism.input_domain, self.work
         assert isinstance(domain, SteppedBall), "the algorithm made the domain"
-        origin: Floats = np.asarray(self.step.model, dtype=np.float64)
-        (pull,) = work.pulls([self.client])
-        moved = np.zeros(len(origin))
+        origin = torch.from_numpy(np.array(self.step.model, dtype=np.float64))[None]
+        rate, (pull,) = work.learning_rate_of(self.step.round), work.pulls([self.client])
+        rows = work.optimizer.start(origin.clone(), learning_rate=rate)
         for number in range(domain.steps):
-            direction = self._noisy_mean((origin + moved).astype(np.float32), domain, number)
-            if pull:
-                direction = direction + pull * moved
-            moved -= work.learning_rate * direction
-        return moved
+            model = rows.models[0].numpy()
+            direction = self._noisy_mean(model.astype(np.float32), domain, number)
+            rows.step(torch.from_numpy(direction)[None] + pull * (rows.models - origin))
+        found: Vector = (rows.models - origin)[0].numpy()
+        return found
 
     def _noisy_mean(self, model: Floats, domain: SteppedBall, number: int) -> Vector:
         """Return the noisy mean gradient of a step's sample, as the mechanism decodes it."""

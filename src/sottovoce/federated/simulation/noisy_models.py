@@ -79,6 +79,7 @@ class _Group:
     """Clients that take their steps together, with their records on the task's device."""
 
     work: "NoisyLocalSteps"
+    learning_rate: float
     task: Task
     features: Tensor
     labels: Tensor
@@ -114,6 +115,7 @@ class _Group:
         )
         return cls(
             work=work,
+            learning_rate=work.learning_rate_of(step.round),
             task=task,
             features=features.to(device),
             labels=labels.to(device),
@@ -134,19 +136,19 @@ class _Group:
     def train(self, origin: Tensor) -> Tensor:
         """Return the models after all steps."""
         models = origin.expand(len(self.sizes), -1).clone()
-        last = int(self.steps.max())
+        rows = self.work.optimizer.start(models, learning_rate=self.learning_rate)
+        first_stop, last = int(self.steps.min()), int(self.steps.max())
         most = int(self.sizes.max()) * len(self.sizes)
         together = max(1, _SAMPLED.get(self.task.device.type, 1 << 20) // most)
         for first in range(0, last, together):
             numbers = torch.arange(first, min(last, first + together), device=models.device)
             places, shares = self._samples(numbers)
             for number, chosen, share in zip(numbers.tolist(), places, shares, strict=True):
-                direction = self._noisy(self._means(models, chosen, share))
+                direction = self._noisy(self._means(rows.models, chosen, share))
                 if self.pulls is not None:
-                    direction = direction + self.pulls * (models - origin)
-                active = (self.steps > number)[:, None]
-                models = torch.where(active, models - self.work.learning_rate * direction, models)
-        return models
+                    direction = direction + self.pulls * (rows.models - origin)
+                rows.step(direction, None if number < first_stop else self.steps[:, None] > number)
+        return rows.models
 
     def _samples(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Return rows of the records of some steps, and 1 where such a row is in the sample.
