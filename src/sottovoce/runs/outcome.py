@@ -38,6 +38,10 @@ from sottovoce.version import __version__
 
 Metrics = dict[str, Any]
 
+NOT_PRIVATE = (
+    "not private: clients' values are sent without noise, so neither the model nor these figures "
+    "may be published if the data are private"
+)
 _HUGE_LOSS = 100.0  # In nats; guessing among c classes has a loss of log c.
 _SILENT_CLIENTS_TOLD = 5
 
@@ -232,7 +236,7 @@ def warnings_of(
     Returns:
         The sentences; empty if there is nothing to warn of.
     """
-    found = []
+    found = [] if _is_private(resolved) else [NOT_PRIVATE]
     remedy = (
         "remove the mechanism's noise parameter, so that it is calibrated to the budget, or ask "
         "for fewer rounds"
