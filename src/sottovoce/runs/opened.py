@@ -17,6 +17,7 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import OutputError
 from sottovoce.ledger.ledger import LEDGER_NAME
 from sottovoce.ledger.reader import LedgerReader
+from sottovoce.runs.diagnosis import AccuracyDiagnosis
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import check_result, read_rows
 from sottovoce.runs.site_counts import has_sites
@@ -245,6 +246,12 @@ class Run:
         It is None for a run that has all of its rounds, was interrupted or has not ended.
         """
         return self._result["halted"] if self._result else None
+
+    @property
+    def diagnosis(self) -> AccuracyDiagnosis | None:
+        """Why the accuracy is what it is, and what is likely to raise it; None before the end."""
+        table = (self._result or {}).get("diagnosis")
+        return None if table is None else AccuracyDiagnosis.read(table)
 
     def _last(self, name: str) -> Any:
         rows = self._metrics

@@ -30,7 +30,9 @@ from sottovoce.privacy.events import NonPrivate, PrivacyEvent
 from sottovoce.protocol.channels.channel import CHANNELS
 from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.client_lists import client_table, group_table
+from sottovoce.runs.diagnosis import diagnose
 from sottovoce.runs.inputs import facts_of
+from sottovoce.runs.public_facts import public_facts
 from sottovoce.runs.resolve import Resolved
 from sottovoce.runs.site_counts import have_site_replies, idle_warnings, site_counts
 from sottovoce.runs.spec import RunSpec
@@ -422,7 +424,7 @@ def result_of(
         return total / count if count else None
 
     spending = spending_of(resolved, training.record)
-    return {
+    result = {
         "name": spec.name,
         "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
         "mechanism_choice": resolved.mechanism_choice,
@@ -445,6 +447,8 @@ def result_of(
         "clients": clients,
         "warnings": warnings_of(resolved, rows, spending, halted),
     }
+    diagnosis = diagnose(result, public_facts(resolved, rows, progress), rows, spec)
+    return {**result, "diagnosis": diagnosis.to_dict()}
 
 
 def algorithm_plug_ins(spec: RunSpec, section: AlgorithmSection) -> list[str]:
