@@ -39,6 +39,9 @@ def print_result(
         _print_sites(result["clients"])
     if profile:
         _print_profile(profile)
+    from sottovoce.runs.diagnosis import AccuracyDiagnosis
+
+    say(f"\n{AccuracyDiagnosis.read(result['diagnosis'])}")
     say(f"\nEvery figure is in {folder / 'result.json'}. Next:")
     for command in _next_commands(folder):
         say(f"  {command}")

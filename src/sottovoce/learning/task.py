@@ -197,6 +197,24 @@ class Task:
         count = len(self._test_labels)
         return Evaluation(accuracy=score / count, loss=loss / count)
 
+    @property
+    def num_test_samples(self) -> int:
+        """The number of samples of the test data."""
+        return len(self._test_labels)
+
+    def trivial_score(self) -> float:
+        """Return the score of the best constant answer on the test data.
+
+        Returns:
+            For classification the share of the most frequent class, for regression the score of
+            the mean of the targets.
+        """
+        labels = self._test_labels
+        if self.objective == "classification":
+            _, counts = torch.unique(labels, return_counts=True)
+            return float(counts.max()) / labels.numel()
+        return 1.0 - float((labels - labels.mean(dim=0)).abs().mean())
+
     def loss(self, flat: Tensor, features: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of a flat model on some samples, for differentiation.
 

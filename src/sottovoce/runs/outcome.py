@@ -30,8 +30,10 @@ from sottovoce.privacy.events import NonPrivate, PrivacyEvent
 from sottovoce.protocol.channels.channel import CHANNELS
 from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.client_lists import client_table, group_table
+from sottovoce.runs.diagnosis import diagnose
 from sottovoce.runs.inputs import facts_of
 from sottovoce.runs.record import DIVERGED
+from sottovoce.runs.public_facts import public_facts
 from sottovoce.runs.resolve import Resolved
 from sottovoce.runs.site_counts import have_site_replies, idle_warnings, site_counts
 from sottovoce.runs.spec import RunSpec
@@ -39,6 +41,10 @@ from sottovoce.version import __version__
 
 Metrics = dict[str, Any]
 
+NOT_PRIVATE = (
+    "not private: clients' values are sent without noise, so neither the model nor these figures "
+    "may be published if the data are private"
+)
 _HUGE_LOSS = 100.0  # In nats; guessing among c classes has a loss of log c.
 _SILENT_CLIENTS_TOLD = 5
 
@@ -233,7 +239,7 @@ def warnings_of(
     Returns:
         The sentences; empty if there is nothing to warn of.
     """
-    found = []
+    found = [] if _is_private(resolved) else [NOT_PRIVATE]
     remedy = (
         "remove the mechanism's noise parameter, so that it is calibrated to the budget, or ask "
         "for fewer rounds"
@@ -434,7 +440,7 @@ def result_of(
         return total / count if count else None
 
     spending = spending_of(resolved, training.record)
-    return {
+    result = {
         "name": spec.name,
         "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
         "mechanism_choice": resolved.mechanism_choice,
@@ -461,6 +467,8 @@ def result_of(
             *warnings_of(resolved, rows, spending, halted),
         ],
     }
+    diagnosis = diagnose(result, public_facts(resolved, rows, progress), rows, spec)
+    return {**result, "diagnosis": diagnosis.to_dict()}
 
 
 def algorithm_plug_ins(spec: RunSpec, section: AlgorithmSection) -> list[str]:

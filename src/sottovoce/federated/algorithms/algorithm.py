@@ -510,6 +510,29 @@ class AlgorithmSection:
         """
         return self
 
+    def without_privacy(self, unit: Unit, *, clip_norm: float | None) -> Self:  # noqa: ARG002
+        """Return the section for the same training without privacy (`runs.baseline`).
+
+        A subclass that clips or adds noise by keys of its own, or uses budgets, overrides it.
+
+        Args:
+            unit: What the private run protects: single records, or all data of a client.
+            clip_norm: The norm, too large to clip anything, to which every clip norm of the section
+                is set; None to clip as before.
+
+        Returns:
+            The section; by default unchanged.
+
+        Raises:
+            ConfigError: The algorithm adds noise of its own (`enforces_budget` is false).
+        """
+        if not self.enforces_budget:
+            raise ConfigError(
+                "this algorithm derives noise of its own from 'privacy.epsilon', so it has no "
+                "baseline without privacy; compare with algorithm.kind = 'fedavg'"
+            )
+        return self
+
     def guarantee(self) -> str:
         """Return what this algorithm makes public in addition to the messages.
 

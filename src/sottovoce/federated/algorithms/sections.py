@@ -324,6 +324,9 @@ class FedAvgSection(AlgorithmSection):
             self, aggregation=_MEAN, server_optimizer=None, server_schedule=CONSTANT, averaging=None
         )
 
+    def without_privacy(self, unit: Unit, *, clip_norm: float | None) -> Self:  # noqa: ARG002
+        return dataclasses.replace(self, budget_penalty=False)
+
     def warnings(self, unit: Unit, *, private: bool) -> list[str]:  # noqa: ARG002
         return self._aggregated.warnings()
 
@@ -511,6 +514,11 @@ class ScaffoldSection(AlgorithmSection):
         if unit is Unit.SAMPLE:
             return "an update of {numbers}"
         return "an update and the change of a control variate, of {numbers} each,"
+
+    def without_privacy(self, unit: Unit, *, clip_norm: float | None) -> Self:
+        if clip_norm is None or unit is Unit.SAMPLE:
+            return self
+        return dataclasses.replace(self, control_clip_norm=clip_norm)
 
     def warnings(self, unit: Unit, *, private: bool) -> list[str]:
         return [_CONTROLS] if unit is Unit.CLIENT and private else []
