@@ -35,6 +35,7 @@ from sottovoce.federated.algorithms.algorithm import (
     ClientStepInput,
     ClientVectors,
     State,
+    shared_numbers_of,
 )
 from sottovoce.learning.clients import ClientData, DenseRows, Rows, names_of, sizes_of
 from sottovoce.learning.minibatches import Minibatches
@@ -333,6 +334,10 @@ class CanaryAlgorithm:
     @property
     def shared_state(self) -> tuple[str, ...]:
         return self.inner.shared_state
+
+    @property
+    def shared_numbers(self) -> tuple[str, ...]:
+        return shared_numbers_of(self.inner)
 
     def domain(self, dimension: int, num_samples: int) -> L2Ball:
         return self.inner.domain(dimension, num_samples)

@@ -60,6 +60,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     """Return the names and texts of the six lines."""
     from sottovoce.reporting.statement import statement_of
     from sottovoce.runs.record import read_record
+    from sottovoce.runs.statistics import evaluation_text
 
     record = read_record(folder)  # The run has just written it.
     epsilon = result["epsilon"] if result["private"] else None
@@ -71,6 +72,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     bits = result["bits_per_coordinate"]
     size = "1 bit" if bits == 1 else f"{bits:.3g} bits"
     score = result.get("score", "accuracy")
+    privately = f"{found} (private); " if (found := evaluation_text(result)) else ""
     return [
         (
             "run",
@@ -80,7 +82,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         (
             "model",
             f"{score} {result['accuracy']:.4f}, loss {result['loss']:.4g} on test data; "
-            f"{result['dimension']:,} parameters",
+            f"{privately}{result['dimension']:,} parameters",
         ),
         ("protected", statement.protected),
         ("spent", statement.spent),

@@ -34,6 +34,7 @@ from sottovoce.runs.inputs import facts_of
 from sottovoce.runs.resolve import Resolved
 from sottovoce.runs.site_counts import have_site_replies, idle_warnings, site_counts
 from sottovoce.runs.spec import RunSpec
+from sottovoce.runs.statistics import latest_statistics, sent_statistics, statistics_metrics
 from sottovoce.version import __version__
 
 Metrics = dict[str, Any]
@@ -66,7 +67,7 @@ def header(resolved: Resolved) -> dict[str, Any]:
         # For reports, which may be made where a plug-in algorithm is not installed.
         "algorithm": {
             "enforces_budget": resolved.section.enforces_budget,
-            "sends": resolved.section.sends(resolved.algorithm.unit),
+            "sends": sent_statistics(spec, resolved.section.sends(resolved.algorithm.unit)),
         },
         **_of_plug_in_channel(resolved),
     }
@@ -334,6 +335,7 @@ def metrics_row(
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
         "bounds": {name: finite_or_none(bound) for name, bound in spent.bounds} if spent else {},
         **(_of_algorithm(resolved, progress) if evaluated else {}),
+        **statistics_metrics(resolved, progress, record),
     }
 
 
@@ -426,6 +428,7 @@ def result_of(
         **_score(resolved),
         "loss": evaluation.loss,
         **_of_algorithm(resolved, progress),
+        **latest_statistics(rows),
         "rounds": progress.rounds_done,
         "halted": halted,
         **spending,

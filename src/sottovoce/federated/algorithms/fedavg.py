@@ -44,12 +44,14 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Randomness
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, Block, ClientStepInput, State
 from sottovoce.learning.clients import (
+    STABILITY,
     ClientData,
     DenseRows,
     Rows,
     clipping_factors,
     have_one_sample,
     names_of,
+    normalizing_factors,
     sizes_of,
 )
 from sottovoce.learning.minibatches import LocalSchedule
@@ -124,6 +126,9 @@ class SampleClippedGradient:
 
     Attributes:
         clip_norm: The clipping norm C of a sample's gradient.
+        normalizes: Whether a gradient g is divided by (|g| + 0.01)/C instead of clipped, which
+            needs no clipping norm that fits the data (Bu et al. 2023). Its norm is then below C,
+            too.
         sampling_rate: The probability q with which a record takes part in a round.
         summation: "exact" rounds clipped gradients to multiples of 2^-40 C and adds them as
             integers. The sum is then exact in any order, so one sample moves it by its own
@@ -139,6 +144,7 @@ class SampleClippedGradient:
     """
 
     clip_norm: float
+    normalizes: bool = False
     sampling_rate: float = 1.0
     summation: Literal["exact", "float"] = "exact"
     unit: ClassVar[Unit] = Unit.SAMPLE
@@ -242,7 +248,8 @@ class SampleClippedGradient:
                 if taking_part is not None:
                     chosen = taking_part[seen : seen + len(owners)]
                     left_out |= ~chosen.to(left_out.device)
-                factors = (self.limit / self._grid) / torch.clamp(norms, min=self.limit)
+                divisors = norms + STABILITY if self.normalizes else norms.clamp(min=self.limit)
+                factors = (self.limit / self._grid) / divisors
                 for part in _pieces(task.dimension):
                     steps = gradients[:, part] * factors
                     steps[left_out] = 0.0
@@ -256,10 +263,14 @@ class SampleClippedGradient:
     ) -> Tensor:
         totals = torch.zeros(len(clients), task.dimension, device=task.device)
         for owners, rows in task.sample_gradients(model, clients, taking_part):
-            finite, factors = clipping_factors(rows, self.limit)
+            finite, factors = self._factors(rows)
             for owner, own in _slices_by_owner(owners):
                 totals[owner] += finite.select(own).total(factors[own])
         return totals
+
+    def _factors(self, rows: Rows) -> tuple[Rows, Tensor]:
+        """Return the rows, with zeros for those that are not finite, and their factors."""
+        return (normalizing_factors if self.normalizes else clipping_factors)(rows, self.limit)
 
     def _single_sample_updates(
         self, task: Task, clients: Sequence[ClientData], model: Floats
@@ -267,7 +278,7 @@ class SampleClippedGradient:
         """Yield the clipped gradients of clients with one sample each, which are their updates."""
         start = 0
         for _, rows in task.sample_gradients(model, clients):
-            finite, factors = clipping_factors(rows, self.limit)
+            finite, factors = self._factors(rows)
             yield start, finite.scaled(-factors)
             start += len(rows)
 
@@ -584,10 +595,13 @@ class FedAvg:
         """Return the gradient steps if a round consists of these only.
 
         Returns:
-            None for client-level privacy, a robust mean, or a subclass, which may step differently.
+            None for client-level privacy, normalized gradients, a robust mean, or a subclass, which
+            may step differently.
         """
         work = self.local_work
         if type(self) is not FedAvg or self.gathers or not isinstance(work, SampleClippedGradient):
+            return None
+        if work.normalizes:
             return None
         return GradientSteps(
             work=work,

@@ -274,6 +274,7 @@ def make_clipped_gradient(setting: AlgorithmSetting) -> "SampleClippedGradient":
 
     return SampleClippedGradient(
         clip_norm=setting.clip_norm,
+        normalizes=setting.normalizes,
         sampling_rate=setting.record_sampling_rate,
         summation="exact" if setting.exact_sums else "float",
     )
