@@ -111,7 +111,7 @@ class ChargedRounds:
 
     Attributes:
         run: Name of the run in the ledger.
-        dimension: Number of model parameters.
+        dimension: Number of coordinates of a message.
         parts: The plan of each client: its name, mechanism and public weight.
         algorithm: What clients compute.
         adjacency: Which data sets count as neighbors.

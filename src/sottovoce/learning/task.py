@@ -215,6 +215,35 @@ class Task:
             return float(counts.max()) / labels.numel()
         return 1.0 - float((labels - labels.mean(dim=0)).abs().mean())
 
+    def evaluate_clients(
+        self, model: Floats, clients: Sequence[ClientData]
+    ) -> tuple[Tensor, Tensor]:
+        """Return loss and score of a model on the records of each client.
+
+        Args:
+            model: A flat model.
+            clients: The clients.
+
+        Returns:
+            The mean losses and the mean scores, as `Evaluation` has them: two float64 tensors with
+            one entry for each client. They are NaN for a client without records.
+        """
+        parameters = self._unflatten(self.tensor(model))
+        features, labels = self._samples(clients)
+        sizes = torch.tensor(sizes_of(clients), device=self.device)
+        owners = torch.repeat_interleave(sizes)
+        totals = torch.zeros(2, len(clients), dtype=torch.float64, device=self.device)
+        with torch.no_grad():
+            for start in range(0, len(labels), _EVALUATED_TOGETHER):
+                part = slice(start, start + _EVALUATED_TOGETHER)
+                outputs = self._outputs(parameters, features[part])
+                losses = self._losses(outputs, labels[part])
+                scores = self._scores(outputs, labels[part])
+                found = torch.stack([losses.double(), scores.double()])
+                totals.index_add_(1, owners[part], found)
+        losses, scores = totals / sizes
+        return losses, scores
+
     def loss(self, flat: Tensor, features: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of a flat model on some samples, for differentiation.
 

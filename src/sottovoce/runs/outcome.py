@@ -32,11 +32,12 @@ from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.client_lists import client_table, group_table
 from sottovoce.runs.diagnosis import diagnose
 from sottovoce.runs.inputs import facts_of
-from sottovoce.runs.record import DIVERGED
 from sottovoce.runs.public_facts import public_facts
+from sottovoce.runs.record import DIVERGED
 from sottovoce.runs.resolve import Resolved
 from sottovoce.runs.site_counts import have_site_replies, idle_warnings, site_counts
 from sottovoce.runs.spec import RunSpec
+from sottovoce.runs.statistics import latest_statistics, sent_statistics, statistics_metrics
 from sottovoce.version import __version__
 
 Metrics = dict[str, Any]
@@ -73,7 +74,7 @@ def header(resolved: Resolved) -> dict[str, Any]:
         # For reports, which may be made where a plug-in algorithm is not installed.
         "algorithm": {
             "enforces_budget": resolved.section.enforces_budget,
-            "sends": resolved.section.sends(resolved.algorithm.unit),
+            "sends": sent_statistics(spec, resolved.section.sends(resolved.algorithm.unit)),
         },
         **_of_plug_in_channel(resolved),
     }
@@ -338,6 +339,7 @@ def metrics_row(
         "bounds": {name: finite_or_none(bound) for name, bound in spent.bounds} if spent else {},
         **(_of_algorithm(resolved, progress) if evaluated else {}),
         **({"diverged": diverged} if diverged else {}),
+        **statistics_metrics(resolved, progress, record),
     }
 
 
@@ -448,6 +450,7 @@ def result_of(
         **_score(resolved),
         "loss": None if diverged else evaluation.loss,
         **_of_algorithm(resolved, progress),
+        **latest_statistics(rows),
         "rounds": progress.rounds_done,
         "halted": halted,
         **({"diverged": diverged} if diverged else {}),

@@ -266,6 +266,24 @@ def message_mechanism(algorithm: Algorithm, mechanism: Mechanism) -> Mechanism:
     return mechanism
 
 
+@runtime_checkable
+class SharesNumbers(Protocol):
+    """An algorithm that sends single numbers of its state to each client, together with the model.
+
+    They are sent in float32, whatever the downlink format is.
+    """
+
+    @property
+    def shared_numbers(self) -> tuple[str, ...]:
+        """The keys of the state that are sent; each value is an array with one number."""
+        ...
+
+
+def shared_numbers_of(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the keys of the state that an algorithm sends to clients as single numbers."""
+    return algorithm.shared_numbers if isinstance(algorithm, SharesNumbers) else ()
+
+
 MAX_BYTES = 2 << 30  # The most memory that one row for each client may take in all.
 
 
@@ -360,6 +378,8 @@ class AlgorithmSetting:
     Attributes:
         facts: The public numbers of the run.
         record_sampling_rate: The probability with which a record secretly takes part in a round.
+        normalizes: Whether records' gradients are normalized instead of clipped
+            (privacy.clip_norm = "auto" at sample level).
         exact_sums: Whether gradients must be added exactly, so that sums do not depend on their
             order; False in simulations that send no messages.
         mechanism: The mechanism's parameters, as `AlgorithmSection.adjust` returned them.
@@ -373,6 +393,7 @@ class AlgorithmSetting:
 
     facts: Facts
     record_sampling_rate: float
+    normalizes: bool
     exact_sums: bool
     mechanism: Mapping[str, Any]
     groups: Sequence[BudgetGroup]

@@ -61,13 +61,13 @@ class NoisyLocalSteps:
 
         w <- w - learning_rate (noisy mean gradient + (proximal_weight + lambda_k) (w - w_0)),
 
-    or those that an `optimizer` takes along these directions,
-    where w_0 is the model that the server released and lambda_k is the client's entry in
-    `penalties`.
+    or those that an `optimizer` takes along these directions. Here w_0 is the model that the server
+    released, and lambda_k is the client's entry in `penalties`.
 
     Attributes:
         clip_norm: The norm that the gradient of each record is clipped to.
         geometry: The norm: "l2" or "l1".
+        normalizes: Whether gradients are normalized to this norm instead of clipped.
         steps: Number of steps in a round.
         epochs: Expected number of passes over a client's records, instead of `steps`.
         batch_size: Expected number of records of a step; None if `rate` is given.
@@ -91,6 +91,7 @@ class NoisyLocalSteps:
 
     clip_norm: float
     geometry: Geometry = "l2"
+    normalizes: bool = False
     steps: int = 1
     epochs: int | None = None
     batch_size: int | None = None
@@ -273,6 +274,7 @@ class _ExactSteps:
             limit=self.work.limit,
             grid=grid,
             geometry=self.work.geometry,
+            normalizes=self.work.normalizes,
         )
         places, used = self._sample(domain, number)
         chosen = ClientData(

@@ -425,6 +425,7 @@ class FedAvgSection(AlgorithmSection):
         return NoisyLocalSteps(
             clip_norm=setting.clip_norm,
             geometry="l2" if self.clip_geometry == "l2" else "l1",
+            normalizes=setting.normalizes,
             steps=schedule.steps,
             epochs=schedule.epochs,
             batch_size=self.batch_size,
@@ -456,6 +457,7 @@ def make_clipped_gradient(setting: AlgorithmSetting) -> "SampleClippedGradient":
 
     return SampleClippedGradient(
         clip_norm=setting.clip_norm,
+        normalizes=setting.normalizes,
         sampling_rate=setting.record_sampling_rate,
         summation="exact" if setting.exact_sums else "float",
     )

@@ -33,7 +33,7 @@ from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.broadcast import Start
 from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.message import HEADER_BYTES
-from sottovoce.protocol.plan import ClientPlan
+from sottovoce.protocol.plan import ClientPlan, message_dimension
 
 # How many times as many coordinates a GPU holds at once as a CPU.
 _GPU_FACTOR = 16
@@ -95,6 +95,7 @@ class InMemoryBackend(ABC):
         self.algorithm, self.randomness, self.tally = algorithm, randomness, tally
         self.rotated, self.channel = rotated, channel
         self.roster = SimulatedRoster(parts)
+        self.dimension = message_dimension(parts)
 
     @property
     def record(self) -> Tally:
@@ -129,7 +130,7 @@ class InMemoryBackend(ABC):
         """Return the rotation of a round; None if updates are not rotated."""
         if not self.rotated:
             return None
-        return Rotation.of_round(self.run, number, self.task.dimension)
+        return Rotation.of_round(self.run, number, self.dimension)
 
     @abstractmethod
     def combine(self, number: int, cohort: Positions, start: Start) -> tuple[AggregatedUplink, ...]:
@@ -155,7 +156,7 @@ class InMemoryBackend(ABC):
             randomness=self.randomness,
         )
         capacity = MAX_COORDINATES_IN_MEMORY * (_GPU_FACTOR if self._device.type == "cuda" else 1)
-        together = max(1, capacity // self.task.dimension)
+        together = max(1, capacity // self.dimension)
         for first in range(0, len(cohort), together):
             group = cohort[first : first + together]
             own = replace(step, mechanism_of=self._mechanisms_of(group))
@@ -174,9 +175,7 @@ class PortionedBackend(InMemoryBackend):
 
     def combine(self, number: int, cohort: Positions, start: Start) -> tuple[AggregatedUplink, ...]:
         gathered = [
-            UplinkAccumulator(
-                torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device)
-            )
+            UplinkAccumulator(torch.zeros(self.dimension, dtype=torch.float64, device=self._device))
             for _ in range(self.algorithm.uplinks)
         ]
         self.begin(number)
