@@ -44,6 +44,7 @@ class RelayRounds(ChargedRounds):
     Attributes:
         spec: The resolved spec as JSON data.
         classes: Number of classes, if the run predicts classes.
+        frozen: Digest of the model's frozen parameters and buffers; empty if it has none.
         downlink: Format of the vectors that are sent to clients.
         link: The collector.
         window: When clients may answer.
@@ -54,6 +55,7 @@ class RelayRounds(ChargedRounds):
 
     spec: dict[str, Any]
     classes: int | None
+    frozen: str = ""
     downlink: DownlinkFormat
     link: CollectorLink
     window: ReportWindow
@@ -159,6 +161,7 @@ class RelayRounds(ChargedRounds):
             },
             keep_from=plan.round,
             classes=self.classes,
+            frozen=self.frozen,
             attempt=number,
             vectors=vectors,
         )

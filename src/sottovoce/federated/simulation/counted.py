@@ -22,6 +22,7 @@ from sottovoce.federated.algorithms.algorithm import (
     Algorithm,
     ClientStepInput,
     ClientVectors,
+    seeded_steps,
 )
 from sottovoce.federated.simulation.roster import Positions, SimulatedRoster, as_positions
 from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY, Cohort, CollectedRound, Mask
@@ -158,7 +159,7 @@ class InMemoryBackend(ABC):
         together = max(1, capacity // self.task.dimension)
         for first in range(0, len(cohort), together):
             group = cohort[first : first + together]
-            steps = self.algorithm.client_steps(self.task, self.clients.take(group), step)
+            steps = seeded_steps(self.algorithm, self.task, self.clients.take(group), step)
             for block in staged("train", steps):
                 for uplink, rows in enumerate(block.uplinks):
                     yield uplink, group[block.start : block.start + len(rows)], rows
