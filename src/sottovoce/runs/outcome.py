@@ -62,6 +62,7 @@ def header(resolved: Resolved) -> dict[str, Any]:
         **_grade_and_bits(resolved),
         "objective": resolved.task.objective,
         "layout": [[name, shape] for name, shape in resolved.task.layout.items()],
+        **({"frozen": frozen} if (frozen := resolved.task.fixed_digest) else {}),
         "clients": [
             {
                 "client": part.client,

@@ -284,6 +284,14 @@ def shared_numbers_of(algorithm: Algorithm) -> tuple[str, ...]:
     return algorithm.shared_numbers if isinstance(algorithm, SharesNumbers) else ()
 
 
+def seeded_steps(
+    algorithm: Algorithm, task: "Task", clients: Sequence["ClientData"], step: ClientStepInput
+) -> Iterator[Block]:
+    """Return `algorithm.client_steps`, with random layers of the model seeded for the round."""
+    task.seed_layers(step.randomness, step.run, step.round)
+    return algorithm.client_steps(task, clients, step)
+
+
 MAX_BYTES = 2 << 30  # The most memory that one row for each client may take in all.
 
 
