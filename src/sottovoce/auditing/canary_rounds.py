@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sottovoce.core.adjacency import Adjacency, Unit
-from sottovoce.core.domains import Floats, L2Ball, Vector
+from sottovoce.core.domains import Floats, L2Ball, SteppedBall, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.federated.algorithms.algorithm import (
     AggregatedUplink,
@@ -35,11 +35,13 @@ from sottovoce.federated.algorithms.algorithm import (
     ClientStepInput,
     ClientVectors,
     State,
+    message_mechanism,
 )
 from sottovoce.learning.clients import ClientData, DenseRows, Rows, names_of, sizes_of
 from sottovoce.learning.minibatches import Minibatches
 from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings
 from sottovoce.learning.task import Task
+from sottovoce.mechanisms.mechanism import Mechanism
 
 _TIMES_THE_CLIP = 1000.0  # So large that a missing or wrong clipping shows in the scores.
 
@@ -339,8 +341,12 @@ class CanaryAlgorithm:
     def shared_state(self) -> tuple[str, ...]:
         return self.inner.shared_state
 
-    def domain(self, dimension: int, num_samples: int) -> L2Ball:
+    def domain(self, dimension: int, num_samples: int) -> L2Ball | SteppedBall:
         return self.inner.domain(dimension, num_samples)
+
+    def message_mechanism(self, mechanism: Mechanism) -> Mechanism:
+        """Return the mechanism of the clients' messages, which is that of the run."""
+        return message_mechanism(self.inner, mechanism)
 
     def weight(self, num_samples: int) -> float:
         return self.inner.weight(num_samples)

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 import numpy as np
 import torch
@@ -44,6 +44,7 @@ from sottovoce.core.errors import ConfigError, DataError, ParameterError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.algorithms.fedavg import LocalSgd, SampleClippedGradient, SendsLocalWork
+from sottovoce.federated.algorithms.noisy_steps import NoisyLocalSteps
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
@@ -266,6 +267,11 @@ def sender_of(run: FinishedRun) -> Sender:
             f"the updates of '{spec.algorithm.kind}' depend on more than the client's images; use "
             "--method learned, or a run of 'fedavg'"
         )
+    if isinstance(algorithm.local_work, NoisyLocalSteps):
+        raise ConfigError(
+            "--method inversion repeats the local steps of a client and does not know their secret "
+            "samples and noise; use --method learned, or a run without algorithm.local_work"
+        )
     if isinstance(algorithm.local_work, LocalSgd) and algorithm.local_work.batch_size is not None:
         raise ConfigError(
             "--method inversion repeats the local steps of a client and does not know its secret "
@@ -311,6 +317,10 @@ def work_of(sender: Sender, number: int) -> Work:
             )
         case SampleClippedGradient(clip_norm=clip_norm):
             return ClippedMean(clip_norm=clip_norm)
+        case NoisyLocalSteps():
+            raise AssertionError("sender_of has refused them")
+        case _:
+            assert_never(algorithm.local_work)
 
 
 def _invert_updates(

@@ -24,7 +24,12 @@ from sottovoce.core.randomness import Randomness, SeededRandomness
 from sottovoce.deployment.orders import Order
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import RoundRequest, Site
-from sottovoce.federated.algorithms.algorithm import ALGORITHMS, Algorithm, ClientStepInput
+from sottovoce.federated.algorithms.algorithm import (
+    ALGORITHMS,
+    Algorithm,
+    ClientStepInput,
+    message_mechanism,
+)
 from sottovoce.federated.cohorts import SAMPLINGS
 from sottovoce.federated.rounds import compute_finite_uplinks
 from sottovoce.learning import datasets, models
@@ -120,7 +125,9 @@ def prepare_order(order: Order, site: Site) -> PreparedOrder:
     part = ClientPlan(
         client=order.client,
         # The domain is the site's own: how far a record moves the update follows from its data.
-        mechanism=_built(kind, algorithm.domain(dimension, size), parameters),
+        mechanism=message_mechanism(
+            algorithm, _built(kind, algorithm.domain(dimension, size), parameters)
+        ),
         weight=algorithm.weight(size),
     )
     rotated = spec.rotation == "on"
@@ -142,6 +149,7 @@ def prepare_order(order: Order, site: Site) -> PreparedOrder:
         model=start.model,
         state=start.state,
         randomness=randomness,
+        mechanism_of=lambda _: part.mechanism,
     )
 
     def train() -> list[Vector]:

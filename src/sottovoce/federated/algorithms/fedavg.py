@@ -39,13 +39,15 @@ from torch import Tensor
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Unit
-from sottovoce.core.domains import ROUNDING_HEADROOM, Floats, L2Ball, Vector
+from sottovoce.core.domains import ROUNDING_HEADROOM, Floats, L2Ball, SteppedBall, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Randomness
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, Block, ClientStepInput, State
+from sottovoce.federated.algorithms.exact_sums import GRID, ExactSums, pieces
 from sottovoce.federated.algorithms.model_average import ModelAverage
+from sottovoce.federated.algorithms.noisy_steps import NoisyLocalSteps, records_in_sample
 from sottovoce.federated.algorithms.server_steps import ServerOptimizer
-from sottovoce.federated.schedules import RateSchedule
+from sottovoce.federated.schedules import RateSchedule, rate_in_round
 from sottovoce.learning.clients import (
     ClientData,
     DenseRows,
@@ -59,6 +61,7 @@ from sottovoce.learning.clients import (
 from sottovoce.learning.minibatches import LocalSchedule
 from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings
 from sottovoce.learning.task import Task
+from sottovoce.mechanisms.mechanism import Mechanism
 
 
 def check_rows(rows: Vector) -> Vector:
@@ -108,12 +111,6 @@ class CoordinateMedian:
     def combine(self, rows: Vector) -> Vector:
         """Return the median of each column; raise ParameterError as `check_rows` does."""
         return np.asarray(np.median(check_rows(rows), axis=0), dtype=np.float64)
-
-
-# Clipped gradients are rounded to multiples of this fraction of the clipping norm; the sum of
-# MAX_RECORDS of them fits an int64.
-_GRID = 2.0**-40
-_COLUMNS = 1 << 20  # The number of coordinates that are converted at once.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +187,7 @@ class SampleClippedGradient:
 
     @property
     def _grid(self) -> float:
-        return self.clip_norm * _GRID
+        return self.clip_norm * GRID
 
     @property
     def limit(self) -> float:
@@ -227,34 +224,21 @@ class SampleClippedGradient:
         """
         if self.sampling_rate >= 1.0:
             return np.ones(size, dtype=bool)
-        # Rounded down: no record takes part more often than it is charged for.
-        threshold = int(self.sampling_rate * 2.0**64)
         words = randomness.stream("records", run, client, number).words(size)
-        return words < np.uint64(threshold)
+        return records_in_sample(words, self.sampling_rate)
 
     def _sum_exactly(
         self, task: Task, clients: Sequence[ClientData], model: Floats, taking_part: Tensor | None
     ) -> Tensor:
-        totals = torch.zeros(len(clients), task.dimension, dtype=torch.int64, device=task.device)
+        sums = ExactSums(clients=len(clients), task=task, limit=self.limit, grid=self._grid)
         seen = 0
         # Gradients of all records, also those left out: array shapes and run time must not depend
         # on the secret sample.
         for owners, rows in task.sample_gradients(model, clients):
-            for gradients in rows.blocks(len(rows)):
-                norms = _norms(gradients)
-                # Float32 entries cannot overflow a float64 norm, so it is finite if they are.
-                left_out = ~torch.isfinite(norms[:, 0])
-                if taking_part is not None:
-                    chosen = taking_part[seen : seen + len(owners)]
-                    left_out |= ~chosen.to(left_out.device)
-                factors = (self.limit / self._grid) / torch.clamp(norms, min=self.limit)
-                for part in _pieces(task.dimension):
-                    steps = gradients[:, part] * factors
-                    steps[left_out] = 0.0
-                    totals[:, part].index_add_(0, owners, steps.round_().to(torch.int64))
-                del gradients  # Before the next ones are made.
+            chosen = None if taking_part is None else taking_part[seen : seen + len(owners)]
+            sums.add(owners, rows, chosen)
             seen += len(owners)
-        return totals
+        return sums.totals
 
     def _sum_in_float32(
         self, task: Task, clients: Sequence[ClientData], model: Floats, taking_part: Tensor | None
@@ -277,29 +261,12 @@ class SampleClippedGradient:
             start += len(rows)
 
 
-def _pieces(dimension: int) -> Iterator[slice]:
-    """Yield slices of the coordinates, small enough that a converted copy takes little memory."""
-    for start in range(0, dimension, _COLUMNS):
-        yield slice(start, start + _COLUMNS)
-
-
-def _norms(rows: Tensor) -> Tensor:
-    """Return the Euclidean norms of float32 rows as a column in float64."""
-    norms: list[Tensor] = [
-        torch.linalg.vector_norm(rows[:, part].to(torch.float64), dim=1, keepdim=True)
-        for part in _pieces(rows.shape[1])
-    ]
-    if len(norms) > 1:
-        norms = [torch.linalg.vector_norm(torch.cat(norms, dim=1), dim=1, keepdim=True)]
-    return norms[0]
-
-
 def _scale(totals: Tensor, factor: Tensor) -> Tensor:
     """Return the totals times the factor, in the memory of the totals; integers become float64."""
     if totals.dtype != torch.int64:
         return totals.mul_(factor.to(totals.dtype))
     scaled = totals.view(torch.float64)
-    for part in _pieces(totals.shape[1]):
+    for part in pieces(totals.shape[1]):
         scaled[:, part] = totals[:, part] * factor
     return scaled
 
@@ -427,9 +394,7 @@ class LocalSgd:
         Returns:
             The learning rate times the factor of the schedule.
         """
-        if self.rate_schedule is None:
-            return self.learning_rate
-        return self.learning_rate * self.rate_schedule.factor(number)
+        return rate_in_round(self.learning_rate, self.rate_schedule, number)
 
     @property
     def schedule(self) -> LocalSchedule:
@@ -453,7 +418,7 @@ def budget_penalties(epsilons: Mapping[str, float]) -> dict[str, float]:
     return {client: (largest - epsilon) / largest for client, epsilon in epsilons.items()}
 
 
-LocalWork = SampleClippedGradient | LocalSgd
+LocalWork = SampleClippedGradient | LocalSgd | NoisyLocalSteps
 
 
 @runtime_checkable
@@ -466,11 +431,14 @@ class SendsLocalWork(Protocol):
         ...
 
 
-def update_domain(work: LocalWork, dimension: int, num_samples: int) -> L2Ball:
+def update_domain(work: LocalWork, dimension: int, num_samples: int) -> L2Ball | SteppedBall:
     """Return the domain of a client's update, the ball of radius `work.clip_norm`.
 
-    It also holds the number of records of which the update is a mean, for the sensitivity.
+    It also holds the number of records of which the update is a mean, for the sensitivity. Noisy
+    steps have a domain of their own.
     """
+    if isinstance(work, NoisyLocalSteps):
+        return work.domain(dimension, num_samples)
     records = work.records(num_samples)
     return L2Ball(dimension=dimension, radius=work.clip_norm, records=records)
 
@@ -496,7 +464,7 @@ def _changes_since(origin: Tensor, found: tuple[int, Tensor]) -> tuple[int, Rows
     if origin.is_cuda:  # There they stay in float32, in which they are clipped and encoded.
         return start, DenseRows(rows - origin)
     changes = rows.to(torch.float64)
-    for part in _pieces(len(origin)):  # torch converts the subtracted numbers in a copy.
+    for part in pieces(len(origin)):  # torch converts the subtracted numbers in a copy.
         changes[:, part].sub_(origin[part])
     return start, DenseRows(changes)
 
@@ -597,7 +565,7 @@ class FedAvg:
     def gathers(self) -> bool:
         return self.robust_mean is not None
 
-    def domain(self, dimension: int, num_samples: int) -> L2Ball:
+    def domain(self, dimension: int, num_samples: int) -> L2Ball | SteppedBall:
         return update_domain(self.local_work, dimension, num_samples)
 
     def weight(self, num_samples: int) -> float:
@@ -610,6 +578,12 @@ class FedAvg:
             At sample level the public number by which the client's sum of gradients is divided.
         """
         return float(self.local_work.records(num_samples))
+
+    def message_mechanism(self, mechanism: Mechanism) -> Mechanism:
+        """Return the mechanism that encodes messages; noisy local steps only need compression."""
+        if isinstance(self.local_work, NoisyLocalSteps):
+            return self.local_work.message_mechanism(mechanism)
+        return mechanism
 
     def initialize(self, model: Vector) -> State:
         # Without momentum, the velocity of a round has no effect on the next one.
@@ -633,9 +607,7 @@ class FedAvg:
         if self.has_plain_server:
             return self._add(model, update, state, self.server_learning_rate)
         number = int(state[STEPS_TAKEN][0]) + 1
-        rate = self.server_learning_rate
-        if self.server_schedule is not None:
-            rate *= self.server_schedule.factor(number)
+        rate = rate_in_round(self.server_learning_rate, self.server_schedule, number)
         step = self._add if self.server_optimizer is None else self.server_optimizer.step
         stepped, kept = step(model, update, state, rate)
         after = {STEPS_TAKEN: np.array([float(number)]), **kept}

@@ -24,6 +24,7 @@ from sottovoce.core.sections import (
     below,
     complete,
     complete_table,
+    one_of,
     rule,
     section_from,
     whole,
@@ -129,8 +130,8 @@ def refuse_local_keys(section: "FedAvgSection | ScaffoldSection") -> None:
     if given:
         told = " and ".join(f"'algorithm.{name}'" for name in given)
         raise ConfigError(
-            f"sample-level privacy takes one clipped full-batch step a round; drop {told}, or set "
-            "privacy.level = 'client'"
+            f"sample-level privacy takes one clipped full-batch step a round; drop {told}, set "
+            "algorithm.local_work = 'dp_sgd' (several noisy steps), or privacy.level = 'client'"
         )
 
 
@@ -152,9 +153,17 @@ def make_schedule(section: "FedAvgSection | ScaffoldSection") -> "LocalSchedule"
     )
 
 
+def _message_bits(name: str, value: Any) -> int:
+    """Return the number of bits of a coordinate of an update that is private already."""
+    from sottovoce.mechanisms.compressed_update import check_message_bits
+
+    return check_message_bits(value, name)
+
+
 _MEAN = {"kind": "mean"}
 _SGD = {"kind": "sgd"}
 _NO_CLIP = 0.0
+_LOCAL_OPTIMIZER = "algorithm.local_optimizer"
 
 
 def _optimizer(name: str, value: Any) -> dict[str, Any]:
@@ -206,12 +215,18 @@ class FedAvgSection(AlgorithmSection):
         local_steps: Local steps a round; at sample level always 1.
         local_epochs: Passes over a client's records a round, instead of `local_steps`.
         batch_size: Records of a local step; by default all of the client.
-        local_learning_rate: Step size of local steps; required at client level only.
+        local_learning_rate: Step size of local steps; required where there are any.
         local_optimizer: How gradients move the model of a client.
         local_schedule: How the step size of local steps changes from round to round.
         gradient_clip: The norm to which the gradient of each local step is clipped; 0 for no
             clipping. By default no step of plain SGD moves the model further than
             `privacy.clip_norm`, the norm to which the whole update is clipped.
+        local_work: "dp_sgd" for local DP-SGD at sample level: several steps a round, each on a
+            secret Poisson sample of `batch_size` expected records and with the mechanism's noise.
+            "auto" for one clipped gradient at sample level, and local SGD at client level.
+        message_bits: With "dp_sgd", the bits of a coordinate in which an update is sent: 32, 4, 2
+            or 1. They cost no privacy.
+        clip_geometry: With "dp_sgd", the norm in which gradients are clipped: "l2" or "l1".
         proximal_weight: The FedProx weight.
         budget_penalty: Whether clients with smaller budgets stay closer to the shared model.
         aggregation: How the server combines the decoded updates.
@@ -225,6 +240,7 @@ class FedAvgSection(AlgorithmSection):
     LEFT_OUT_AS_DEFAULT: ClassVar[tuple[str, ...]] = (
         *("local_epochs", "batch_size", "local_optimizer", "local_schedule", "gradient_clip"),
         *("server_optimizer", "server_schedule", "averaging"),
+        *("local_work", "message_bits", "clip_geometry"),
     )
     local_learning_rate: float | None = field(default=None, metadata=POSITIVE)
     local_optimizer: Mapping[str, Any] = field(
@@ -239,6 +255,9 @@ class FedAvgSection(AlgorithmSection):
         default_factory=lambda: dict(CONSTANT), metadata=rule(check_table)
     )
     averaging: Mapping[str, Any] | None = field(default=None, metadata=rule(_averaging))
+    local_work: str = field(default="auto", metadata=one_of("auto", "dp_sgd"))
+    message_bits: int = field(default=32, metadata=rule(_message_bits))
+    clip_geometry: str = field(default="l2", metadata=one_of("l2", "l1"))
     proximal_weight: float = field(default=0.0, metadata=NOT_NEGATIVE)
     budget_penalty: bool = field(default=False, metadata=BOOLEAN)
     aggregation: Mapping[str, Any] = field(
@@ -336,6 +355,14 @@ class FedAvgSection(AlgorithmSection):
         from sottovoce.federated.algorithms.fedavg import LocalSgd
         from sottovoce.learning.optimizers import OptimizerSettings
 
+        if self.local_work == "dp_sgd":
+            return self._noisy_steps(setting)
+        for name, default in (("message_bits", 32), ("clip_geometry", "l2")):
+            if getattr(self, name) != default:
+                raise ConfigError(
+                    f"'algorithm.{name}' has an effect with algorithm.local_work = 'dp_sgd' only; "
+                    "drop it, or set that"
+                )
         if setting.unit is Unit.SAMPLE:
             for name in ("budget_penalty", "proximal_weight"):
                 if getattr(self, name):
@@ -348,20 +375,22 @@ class FedAvgSection(AlgorithmSection):
         setting.check_all_records()
         schedule = make_schedule(self)
         rate = require_learning_rate(self.local_learning_rate)
-        optimizer = OptimizerSettings.of(self.local_optimizer, "algorithm.local_optimizer")
         return LocalSgd(
             clip_norm=setting.clip_norm,
             steps=schedule.steps,
             epochs=schedule.epochs,
             batch_size=schedule.batch_size,
             learning_rate=rate,
-            rate_schedule=RateSchedule.of(
-                self.local_schedule, rounds=setting.rounds, where="algorithm.local_schedule"
-            ),
-            optimizer=optimizer,
+            rate_schedule=self._local_schedule(setting),
+            optimizer=OptimizerSettings.of(self.local_optimizer, _LOCAL_OPTIMIZER),
             gradient_clip=self._gradient_clip(schedule, rate, setting.clip_norm),
             proximal_weight=self.proximal_weight,
             penalties=_penalties(setting.groups) if self.budget_penalty else {},
+        )
+
+    def _local_schedule(self, setting: AlgorithmSetting) -> RateSchedule | None:
+        return RateSchedule.of(
+            self.local_schedule, rounds=setting.rounds, where="algorithm.local_schedule"
         )
 
     def _gradient_clip(
@@ -372,13 +401,50 @@ class FedAvgSection(AlgorithmSection):
         # A single step is the whole update, which is clipped anyway.
         return None if schedule.is_one_step else clip_norm / rate
 
+    def _noisy_steps(self, setting: AlgorithmSetting) -> "LocalWork":
+        from sottovoce.federated.algorithms.noisy_steps import NoisyLocalSteps
+        from sottovoce.learning.optimizers import OptimizerSettings
+        from sottovoce.mechanisms.compressed_update import check_message_bits
 
-def require_learning_rate(rate: float | None) -> float:
+        if setting.unit is not Unit.SAMPLE:
+            raise ConfigError(
+                "algorithm.local_work = 'dp_sgd' adds noise to each local step and protects single "
+                "records; set privacy.level = 'sample', or drop it to protect whole clients"
+            )
+        schedule, rate = make_schedule(self), setting.record_sampling_rate
+        if self.batch_size is not None and rate < 1.0:
+            raise ConfigError(
+                "'algorithm.batch_size' and 'privacy.record_sampling_rate' both say how many "
+                "records a local step uses; give one of them"
+            )
+        if self.gradient_clip is not None:
+            raise ConfigError(
+                "algorithm.local_work = 'dp_sgd' clips the gradient of each record to "
+                "privacy.clip_norm; drop 'algorithm.gradient_clip'"
+            )
+        return NoisyLocalSteps(
+            clip_norm=setting.clip_norm,
+            geometry="l2" if self.clip_geometry == "l2" else "l1",
+            steps=schedule.steps,
+            epochs=schedule.epochs,
+            batch_size=self.batch_size,
+            rate=None if self.batch_size is not None else rate,
+            learning_rate=require_learning_rate(
+                self.local_learning_rate, "algorithm.local_work = 'dp_sgd'"
+            ),
+            rate_schedule=self._local_schedule(setting),
+            optimizer=OptimizerSettings.of(self.local_optimizer, _LOCAL_OPTIMIZER),
+            proximal_weight=self.proximal_weight,
+            penalties=_penalties(setting.groups) if self.budget_penalty else {},
+            message_bits=check_message_bits(self.message_bits, "message_bits"),
+            summation="exact" if setting.exact_sums else "float",
+        )
+
+
+def require_learning_rate(rate: float | None, needed_by: str = "client-level privacy") -> float:
     """Return the learning rate of local steps; raise `ConfigError` if the spec does not set it."""
     if rate is None:
-        raise ConfigError(
-            "client-level privacy needs 'algorithm.local_learning_rate'; set it above 0"
-        )
+        raise ConfigError(f"{needed_by} needs 'algorithm.local_learning_rate'; set it above 0")
     return rate
 
 
