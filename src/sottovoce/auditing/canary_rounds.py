@@ -36,6 +36,7 @@ from sottovoce.federated.algorithms.algorithm import (
     ClientVectors,
     State,
     message_mechanism,
+    shared_numbers_of,
 )
 from sottovoce.learning.clients import ClientData, DenseRows, Rows, names_of, sizes_of
 from sottovoce.learning.minibatches import Minibatches
@@ -340,6 +341,10 @@ class CanaryAlgorithm:
     @property
     def shared_state(self) -> tuple[str, ...]:
         return self.inner.shared_state
+
+    @property
+    def shared_numbers(self) -> tuple[str, ...]:
+        return shared_numbers_of(self.inner)
 
     def domain(self, dimension: int, num_samples: int) -> L2Ball | SteppedBall:
         return self.inner.domain(dimension, num_samples)

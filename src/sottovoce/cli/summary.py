@@ -39,6 +39,9 @@ def print_result(
         _print_sites(result["clients"])
     if profile:
         _print_profile(profile)
+    from sottovoce.runs.diagnosis import AccuracyDiagnosis
+
+    say(f"\n{AccuracyDiagnosis.read(result['diagnosis'])}")
     say(f"\nEvery figure is in {folder / 'result.json'}. Next:")
     for command in _next_commands(folder):
         say(f"  {command}")
@@ -60,6 +63,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     """Return the names and texts of the six lines."""
     from sottovoce.reporting.statement import statement_of
     from sottovoce.runs.record import read_record
+    from sottovoce.runs.statistics import evaluation_text
 
     record = read_record(folder)  # The run has just written it.
     epsilon = result["epsilon"] if result["private"] else None
@@ -73,6 +77,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     score = result.get("score", "accuracy")
     averaged = result.get("accuracy_averaged")
     average = "" if averaged is None else f" (averaged model: {averaged:.4f})"
+    privately = f"{found} (private); " if (found := evaluation_text(result)) else ""
     return [
         (
             "run",
@@ -82,7 +87,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         (
             "model",
             f"{score} {result['accuracy']:.4f}{average}, loss {result['loss']:.4g} on test data; "
-            f"{result['dimension']:,} parameters",
+            f"{privately}{result['dimension']:,} parameters",
         ),
         ("protected", statement.protected),
         ("spent", statement.spent),

@@ -12,6 +12,7 @@ from sottovoce.runs import client_lists
 from sottovoce.runs.folder import DIGEST_NAME, RunFolder
 from sottovoce.runs.record import algorithm_facts, read_record
 from sottovoce.runs.site_counts import has_sites, have_site_replies, idle_reason, site_counts
+from sottovoce.runs.statistics import evaluation_text, latest_statistics
 
 State = Literal[
     "waiting", "running", "silent", "halted", "diverged", "finished", "failed", "stopped"
@@ -156,6 +157,8 @@ def describe(reading: Reading, *, rounds_per_second: float | None = None) -> dic
         "accuracy": _last_known(rows, "accuracy"),
         "score": last.get("score", "accuracy"),
         "loss": _last_known(rows, "loss"),
+        "clip_norm": _last_known(rows, "clip_norm"),
+        "private_evaluation": evaluation_text(latest_statistics([*rows])) or None,
         "epsilon": epsilon,
         "private": epsilon is not None,
         "epsilon_budget": budget,

@@ -295,6 +295,7 @@ def run_data(folder: Path) -> dict[str, Any]:
         "accounts": accounts,
         "groups": result["groups"] if result else [],
         "findings": findings(folder),
+        "diagnosis": (result or {}).get("diagnosis"),
         "warnings": [*map(str, (result or {}).get("warnings", [])), *_doubts(record, accounts)],
         "spec": toml_text(spec.plain()),
         "spec_hash": spec.hash,

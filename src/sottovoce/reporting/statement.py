@@ -7,6 +7,7 @@ from typing import Any, assert_never
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.display import show_epsilon
+from sottovoce.federated.algorithms.statistics import AdaptiveClip
 from sottovoce.protocol.channels.channel import ChannelFacts
 from sottovoce.runs.record import RunRecord, algorithm_facts
 from sottovoce.runs.site_counts import BY_SERVER
@@ -285,7 +286,12 @@ def clip_bound(record: RunRecord) -> str:
     sends = algorithm_facts(record.header).sends
     if record.spec.privacy.level == "client" and "control variate" in sends:
         return "as the spec says"
-    return f"to norm {record.spec.privacy.clip_norm:g}"
+    clip_norm = record.spec.privacy.clip_norm
+    if not isinstance(clip_norm, AdaptiveClip):
+        return f"to norm {clip_norm:g}"
+    if record.spec.privacy.level == "sample":
+        return "to norm 1, by normalizing it,"
+    return "to a norm that follows a private quantile of the updates' norms"
 
 
 def _stopped_early(record: RunRecord) -> bool:

@@ -18,6 +18,7 @@ from sottovoce.core.errors import OutputError
 from sottovoce.federated.algorithms.model_average import AVERAGED
 from sottovoce.ledger.ledger import LEDGER_NAME
 from sottovoce.ledger.reader import LedgerReader
+from sottovoce.runs.diagnosis import AccuracyDiagnosis
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import check_result, read_rows
 from sottovoce.runs.site_counts import has_sites
@@ -260,6 +261,12 @@ class Run:
     def diverged(self) -> str | None:
         """Why the run stopped before its last round: its test loss was not finite; or None."""
         return self._result.get("diverged") if self._result else None
+
+    @property
+    def diagnosis(self) -> AccuracyDiagnosis | None:
+        """Why the accuracy is what it is, and what is likely to raise it; None before the end."""
+        table = (self._result or {}).get("diagnosis")
+        return None if table is None else AccuracyDiagnosis.read(table)
 
     def _last(self, name: str) -> Any:
         rows = self._metrics

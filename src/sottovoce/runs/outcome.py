@@ -30,15 +30,22 @@ from sottovoce.privacy.events import NonPrivate, PrivacyEvent
 from sottovoce.protocol.channels.channel import CHANNELS
 from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.client_lists import client_table, group_table
+from sottovoce.runs.diagnosis import diagnose
 from sottovoce.runs.inputs import facts_of
+from sottovoce.runs.public_facts import public_facts
 from sottovoce.runs.record import DIVERGED
 from sottovoce.runs.resolve import Resolved
 from sottovoce.runs.site_counts import have_site_replies, idle_warnings, site_counts
 from sottovoce.runs.spec import RunSpec
+from sottovoce.runs.statistics import latest_statistics, sent_statistics, statistics_metrics
 from sottovoce.version import __version__
 
 Metrics = dict[str, Any]
 
+NOT_PRIVATE = (
+    "not private: clients' values are sent without noise, so neither the model nor these figures "
+    "may be published if the data are private"
+)
 _HUGE_LOSS = 100.0  # In nats; guessing among c classes has a loss of log c.
 _SILENT_CLIENTS_TOLD = 5
 
@@ -55,6 +62,7 @@ def header(resolved: Resolved) -> dict[str, Any]:
         **_grade_and_bits(resolved),
         "objective": resolved.task.objective,
         "layout": [[name, shape] for name, shape in resolved.task.layout.items()],
+        **({"frozen": frozen} if (frozen := resolved.task.fixed_digest) else {}),
         "clients": [
             {
                 "client": part.client,
@@ -67,7 +75,7 @@ def header(resolved: Resolved) -> dict[str, Any]:
         # For reports, which may be made where a plug-in algorithm is not installed.
         "algorithm": {
             "enforces_budget": resolved.section.enforces_budget,
-            "sends": resolved.section.sends(resolved.algorithm.unit),
+            "sends": sent_statistics(spec, resolved.section.sends(resolved.algorithm.unit)),
         },
         **_of_plug_in_channel(resolved),
     }
@@ -233,7 +241,7 @@ def warnings_of(
     Returns:
         The sentences; empty if there is nothing to warn of.
     """
-    found = []
+    found = [] if _is_private(resolved) else [NOT_PRIVATE]
     remedy = (
         "remove the mechanism's noise parameter, so that it is calibrated to the budget, or ask "
         "for fewer rounds"
@@ -332,6 +340,7 @@ def metrics_row(
         "bounds": {name: finite_or_none(bound) for name, bound in spent.bounds} if spent else {},
         **(_of_algorithm(resolved, progress) if evaluated else {}),
         **({"diverged": diverged} if diverged else {}),
+        **statistics_metrics(resolved, progress, record),
     }
 
 
@@ -434,7 +443,7 @@ def result_of(
         return total / count if count else None
 
     spending = spending_of(resolved, training.record)
-    return {
+    result = {
         "name": spec.name,
         "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
         "mechanism_choice": resolved.mechanism_choice,
@@ -442,6 +451,7 @@ def result_of(
         **_score(resolved),
         "loss": None if diverged else evaluation.loss,
         **_of_algorithm(resolved, progress),
+        **latest_statistics(rows),
         "rounds": progress.rounds_done,
         "halted": halted,
         **({"diverged": diverged} if diverged else {}),
@@ -461,6 +471,8 @@ def result_of(
             *warnings_of(resolved, rows, spending, halted),
         ],
     }
+    diagnosis = diagnose(result, public_facts(resolved, rows, progress), rows, spec)
+    return {**result, "diagnosis": diagnosis.to_dict()}
 
 
 def algorithm_plug_ins(spec: RunSpec, section: AlgorithmSection) -> list[str]:

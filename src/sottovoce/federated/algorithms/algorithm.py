@@ -266,6 +266,32 @@ def message_mechanism(algorithm: Algorithm, mechanism: Mechanism) -> Mechanism:
     return mechanism
 
 
+@runtime_checkable
+class SharesNumbers(Protocol):
+    """An algorithm that sends single numbers of its state to each client, together with the model.
+
+    They are sent in float32, whatever the downlink format is.
+    """
+
+    @property
+    def shared_numbers(self) -> tuple[str, ...]:
+        """The keys of the state that are sent; each value is an array with one number."""
+        ...
+
+
+def shared_numbers_of(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the keys of the state that an algorithm sends to clients as single numbers."""
+    return algorithm.shared_numbers if isinstance(algorithm, SharesNumbers) else ()
+
+
+def seeded_steps(
+    algorithm: Algorithm, task: "Task", clients: Sequence["ClientData"], step: ClientStepInput
+) -> Iterator[Block]:
+    """Return `algorithm.client_steps`, with random layers of the model seeded for the round."""
+    task.seed_layers(step.randomness, step.run, step.round)
+    return algorithm.client_steps(task, clients, step)
+
+
 MAX_BYTES = 2 << 30  # The most memory that one row for each client may take in all.
 
 
@@ -360,6 +386,8 @@ class AlgorithmSetting:
     Attributes:
         facts: The public numbers of the run.
         record_sampling_rate: The probability with which a record secretly takes part in a round.
+        normalizes: Whether records' gradients are normalized instead of clipped
+            (privacy.clip_norm = "auto" at sample level).
         exact_sums: Whether gradients must be added exactly, so that sums do not depend on their
             order; False in simulations that send no messages.
         mechanism: The mechanism's parameters, as `AlgorithmSection.adjust` returned them.
@@ -373,6 +401,7 @@ class AlgorithmSetting:
 
     facts: Facts
     record_sampling_rate: float
+    normalizes: bool
     exact_sums: bool
     mechanism: Mapping[str, Any]
     groups: Sequence[BudgetGroup]
@@ -508,6 +537,29 @@ class AlgorithmSection:
         Returns:
             The section; by default unchanged.
         """
+        return self
+
+    def without_privacy(self, unit: Unit, *, clip_norm: float | None) -> Self:  # noqa: ARG002
+        """Return the section for the same training without privacy (`runs.baseline`).
+
+        A subclass that clips or adds noise by keys of its own, or uses budgets, overrides it.
+
+        Args:
+            unit: What the private run protects: single records, or all data of a client.
+            clip_norm: The norm, too large to clip anything, to which every clip norm of the section
+                is set; None to clip as before.
+
+        Returns:
+            The section; by default unchanged.
+
+        Raises:
+            ConfigError: The algorithm adds noise of its own (`enforces_budget` is false).
+        """
+        if not self.enforces_budget:
+            raise ConfigError(
+                "this algorithm derives noise of its own from 'privacy.epsilon', so it has no "
+                "baseline without privacy; compare with algorithm.kind = 'fedavg'"
+            )
         return self
 
     def guarantee(self) -> str:

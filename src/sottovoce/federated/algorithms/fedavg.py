@@ -56,6 +56,7 @@ from sottovoce.learning.clients import (
     clipping_factors,
     have_one_sample,
     names_of,
+    normalizing_factors,
     sizes_of,
 )
 from sottovoce.learning.minibatches import LocalSchedule
@@ -126,6 +127,9 @@ class SampleClippedGradient:
 
     Attributes:
         clip_norm: The clipping norm C of a sample's gradient.
+        normalizes: Whether a gradient g is divided by (|g| + 0.01)/C instead of clipped, which
+            needs no clipping norm that fits the data (Bu et al. 2023). Its norm is then below C,
+            too.
         sampling_rate: The probability q with which a record takes part in a round.
         summation: "exact" rounds clipped gradients to multiples of 2^-40 C and adds them as
             integers. The sum is then exact in any order, so one sample moves it by its own
@@ -141,6 +145,7 @@ class SampleClippedGradient:
     """
 
     clip_norm: float
+    normalizes: bool = False
     sampling_rate: float = 1.0
     summation: Literal["exact", "float"] = "exact"
     unit: ClassVar[Unit] = Unit.SAMPLE
@@ -230,7 +235,13 @@ class SampleClippedGradient:
     def _sum_exactly(
         self, task: Task, clients: Sequence[ClientData], model: Floats, taking_part: Tensor | None
     ) -> Tensor:
-        sums = ExactSums(clients=len(clients), task=task, limit=self.limit, grid=self._grid)
+        sums = ExactSums(
+            clients=len(clients),
+            task=task,
+            limit=self.limit,
+            grid=self._grid,
+            normalizes=self.normalizes,
+        )
         seen = 0
         # Gradients of all records, also those left out: array shapes and run time must not depend
         # on the secret sample.
@@ -245,10 +256,14 @@ class SampleClippedGradient:
     ) -> Tensor:
         totals = torch.zeros(len(clients), task.dimension, device=task.device)
         for owners, rows in task.sample_gradients(model, clients, taking_part):
-            finite, factors = clipping_factors(rows, self.limit)
+            finite, factors = self._factors(rows)
             for owner, own in _slices_by_owner(owners):
                 totals[owner] += finite.select(own).total(factors[own])
         return totals
+
+    def _factors(self, rows: Rows) -> tuple[Rows, Tensor]:
+        """Return the rows, with zeros for those that are not finite, and their factors."""
+        return (normalizing_factors if self.normalizes else clipping_factors)(rows, self.limit)
 
     def _single_sample_updates(
         self, task: Task, clients: Sequence[ClientData], model: Floats
@@ -256,7 +271,7 @@ class SampleClippedGradient:
         """Yield the clipped gradients of clients with one sample each, which are their updates."""
         start = 0
         for _, rows in task.sample_gradients(model, clients):
-            finite, factors = clipping_factors(rows, self.limit)
+            finite, factors = self._factors(rows)
             yield start, finite.scaled(-factors)
             start += len(rows)
 
@@ -629,11 +644,13 @@ class FedAvg:
         """Return the gradient steps if a round consists of these only.
 
         Returns:
-            None for client-level privacy, a robust mean, other steps of the server, or a subclass,
-            which may step differently.
+            None for client-level privacy, normalized gradients, a robust mean, other steps of the
+            server, or a subclass, which may step differently.
         """
         work, plain = self.local_work, type(self) is FedAvg and self.has_plain_server
         if not plain or self.gathers or not isinstance(work, SampleClippedGradient):
+            return None
+        if work.normalizes:
             return None
         return GradientSteps(
             work=work,

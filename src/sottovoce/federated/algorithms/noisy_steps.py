@@ -61,20 +61,20 @@ class NoisyLocalSteps:
 
         w <- w - learning_rate (noisy mean gradient + (proximal_weight + lambda_k) (w - w_0)),
 
-    where w_0 is the model that the server released and lambda_k is the client's entry in
-    `penalties`; or an `optimizer` takes them, along the same directions and with a new state in
-    each round.
+    or those that an `optimizer` takes along these directions. Here w_0 is the model that the server
+    released, and lambda_k is the client's entry in `penalties`.
 
     Attributes:
         clip_norm: The norm that the gradient of each record is clipped to.
         geometry: The norm: "l2" or "l1".
+        normalizes: Whether gradients are normalized to this norm instead of clipped.
         steps: Number of steps in a round.
         epochs: Expected number of passes over a client's records, instead of `steps`.
         batch_size: Expected number of records of a step; None if `rate` is given.
         rate: The probability with which a step uses each record; None if `batch_size` is given.
         learning_rate: Step size.
         rate_schedule: How the step size changes from round to round; None if it does not.
-        optimizer: How noisy gradients move the model.
+        optimizer: How directions move the model, with a new state in each round.
         proximal_weight: The FedProx weight of all clients.
         penalties: Further weights in [0, 1] by client name.
         message_bits: Bits of a coordinate of the message: 32, 4, 2 or 1.
@@ -91,6 +91,7 @@ class NoisyLocalSteps:
 
     clip_norm: float
     geometry: Geometry = "l2"
+    normalizes: bool = False
     steps: int = 1
     epochs: int | None = None
     batch_size: int | None = None
@@ -185,13 +186,8 @@ class NoisyLocalSteps:
         """Return the mechanism of messages: it compresses what the noise of the steps protects."""
         return CompressedUpdate(charged=mechanism, bits=self.message_bits)
 
-    @property
-    def limit(self) -> float:
-        """The norm that gradients are clipped to: `clip_norm` less the headroom for rounding."""
-        return self.clip_norm * (1.0 - ROUNDING_HEADROOM)
-
     def learning_rate_of(self, number: int) -> float:
-        """Return the learning rate of local steps in a round.
+        """Return the step size in a round.
 
         Args:
             number: The round, counted from 1.
@@ -200,6 +196,11 @@ class NoisyLocalSteps:
             The learning rate times the factor of the schedule.
         """
         return rate_in_round(self.learning_rate, self.rate_schedule, number)
+
+    @property
+    def limit(self) -> float:
+        """The norm that gradients are clipped to: `clip_norm` less the headroom for rounding."""
+        return self.clip_norm * (1.0 - ROUNDING_HEADROOM)
 
     def pulls(self, clients: Sequence[ClientData]) -> list[float]:
         """Return how strongly each client is pulled to the model that it started from."""
@@ -252,23 +253,15 @@ class _ExactSteps:
         """Return the change of the client's model, in float64."""
         domain, work = self.mechanism.input_domain, self.work
         assert isinstance(domain, SteppedBall), "the algorithm made the domain"
-        origin: Floats = np.asarray(self.step.model, dtype=np.float64)
-        (pull,) = work.pulls([self.client])
-        learning_rate = work.learning_rate_of(self.step.round)
-        moved, optimizer = np.zeros(len(origin)), None
-        if not work.optimizer.is_plain_sgd:
-            row = torch.from_numpy(origin.copy())[None]
-            optimizer = work.optimizer.start(row, learning_rate=learning_rate)
+        origin = torch.from_numpy(np.array(self.step.model, dtype=np.float64))[None]
+        rate, (pull,) = work.learning_rate_of(self.step.round), work.pulls([self.client])
+        rows = work.optimizer.start(origin.clone(), learning_rate=rate)
         for number in range(domain.steps):
-            direction = self._noisy_mean((origin + moved).astype(np.float32), domain, number)
-            if pull:
-                direction = direction + pull * moved
-            if optimizer is None:
-                moved -= learning_rate * direction
-            else:
-                optimizer.step(torch.from_numpy(direction)[None])
-                moved = optimizer.models[0].numpy() - origin
-        return moved
+            model = rows.models[0].numpy()
+            direction = self._noisy_mean(model.astype(np.float32), domain, number)
+            rows.step(torch.from_numpy(direction)[None] + pull * (rows.models - origin))
+        found: Vector = (rows.models - origin)[0].numpy()
+        return found
 
     def _noisy_mean(self, model: Floats, domain: SteppedBall, number: int) -> Vector:
         """Return the noisy mean gradient of a step's sample, as the mechanism decodes it."""
@@ -279,6 +272,7 @@ class _ExactSteps:
             limit=self.work.limit,
             grid=grid,
             geometry=self.work.geometry,
+            normalizes=self.work.normalizes,
         )
         places, used = self._sample(domain, number)
         chosen = ClientData(

@@ -163,7 +163,6 @@ def _message_bits(name: str, value: Any) -> int:
 _MEAN = {"kind": "mean"}
 _SGD = {"kind": "sgd"}
 _NO_CLIP = 0.0
-_LOCAL_OPTIMIZER = "algorithm.local_optimizer"
 
 
 def _optimizer(name: str, value: Any) -> dict[str, Any]:
@@ -238,9 +237,9 @@ class FedAvgSection(AlgorithmSection):
     local_epochs: int | None = field(default=None, metadata=whole(1, 10**6))
     batch_size: int | None = field(default=None, metadata=whole(1, 2**31))
     LEFT_OUT_AS_DEFAULT: ClassVar[tuple[str, ...]] = (
+        *("local_work", "message_bits", "clip_geometry"),
         *("local_epochs", "batch_size", "local_optimizer", "local_schedule", "gradient_clip"),
         *("server_optimizer", "server_schedule", "averaging"),
-        *("local_work", "message_bits", "clip_geometry"),
     )
     local_learning_rate: float | None = field(default=None, metadata=POSITIVE)
     local_optimizer: Mapping[str, Any] = field(
@@ -325,6 +324,9 @@ class FedAvgSection(AlgorithmSection):
             self, aggregation=_MEAN, server_optimizer=None, server_schedule=CONSTANT, averaging=None
         )
 
+    def without_privacy(self, unit: Unit, *, clip_norm: float | None) -> Self:  # noqa: ARG002
+        return dataclasses.replace(self, budget_penalty=False)
+
     def warnings(self, unit: Unit, *, private: bool) -> list[str]:  # noqa: ARG002
         return self._aggregated.warnings()
 
@@ -381,16 +383,13 @@ class FedAvgSection(AlgorithmSection):
             epochs=schedule.epochs,
             batch_size=schedule.batch_size,
             learning_rate=rate,
-            rate_schedule=self._local_schedule(setting),
-            optimizer=OptimizerSettings.of(self.local_optimizer, _LOCAL_OPTIMIZER),
+            rate_schedule=RateSchedule.of(
+                self.local_schedule, rounds=setting.rounds, where="algorithm.local_schedule"
+            ),
+            optimizer=OptimizerSettings.of(self.local_optimizer, "algorithm.local_optimizer"),
             gradient_clip=self._gradient_clip(schedule, rate, setting.clip_norm),
             proximal_weight=self.proximal_weight,
             penalties=_penalties(setting.groups) if self.budget_penalty else {},
-        )
-
-    def _local_schedule(self, setting: AlgorithmSetting) -> RateSchedule | None:
-        return RateSchedule.of(
-            self.local_schedule, rounds=setting.rounds, where="algorithm.local_schedule"
         )
 
     def _gradient_clip(
@@ -411,20 +410,21 @@ class FedAvgSection(AlgorithmSection):
                 "algorithm.local_work = 'dp_sgd' adds noise to each local step and protects single "
                 "records; set privacy.level = 'sample', or drop it to protect whole clients"
             )
+        if self.gradient_clip is not None:
+            raise ConfigError(
+                "local steps with noise clip the gradient of each record to 'privacy.clip_norm'; "
+                "drop 'algorithm.gradient_clip'"
+            )
         schedule, rate = make_schedule(self), setting.record_sampling_rate
         if self.batch_size is not None and rate < 1.0:
             raise ConfigError(
                 "'algorithm.batch_size' and 'privacy.record_sampling_rate' both say how many "
                 "records a local step uses; give one of them"
             )
-        if self.gradient_clip is not None:
-            raise ConfigError(
-                "algorithm.local_work = 'dp_sgd' clips the gradient of each record to "
-                "privacy.clip_norm; drop 'algorithm.gradient_clip'"
-            )
         return NoisyLocalSteps(
             clip_norm=setting.clip_norm,
             geometry="l2" if self.clip_geometry == "l2" else "l1",
+            normalizes=setting.normalizes,
             steps=schedule.steps,
             epochs=schedule.epochs,
             batch_size=self.batch_size,
@@ -432,8 +432,10 @@ class FedAvgSection(AlgorithmSection):
             learning_rate=require_learning_rate(
                 self.local_learning_rate, "algorithm.local_work = 'dp_sgd'"
             ),
-            rate_schedule=self._local_schedule(setting),
-            optimizer=OptimizerSettings.of(self.local_optimizer, _LOCAL_OPTIMIZER),
+            rate_schedule=RateSchedule.of(
+                self.local_schedule, rounds=setting.rounds, where="algorithm.local_schedule"
+            ),
+            optimizer=OptimizerSettings.of(self.local_optimizer, "algorithm.local_optimizer"),
             proximal_weight=self.proximal_weight,
             penalties=_penalties(setting.groups) if self.budget_penalty else {},
             message_bits=check_message_bits(self.message_bits, "message_bits"),
@@ -454,6 +456,7 @@ def make_clipped_gradient(setting: AlgorithmSetting) -> "SampleClippedGradient":
 
     return SampleClippedGradient(
         clip_norm=setting.clip_norm,
+        normalizes=setting.normalizes,
         sampling_rate=setting.record_sampling_rate,
         summation="exact" if setting.exact_sums else "float",
     )
@@ -512,6 +515,11 @@ class ScaffoldSection(AlgorithmSection):
         if unit is Unit.SAMPLE:
             return "an update of {numbers}"
         return "an update and the change of a control variate, of {numbers} each,"
+
+    def without_privacy(self, unit: Unit, *, clip_norm: float | None) -> Self:
+        if clip_norm is None or unit is Unit.SAMPLE:
+            return self
+        return dataclasses.replace(self, control_clip_norm=clip_norm)
 
     def warnings(self, unit: Unit, *, private: bool) -> list[str]:
         return [_CONTROLS] if unit is Unit.CLIENT and private else []

@@ -22,6 +22,7 @@ from sottovoce.federated.algorithms.algorithm import (
     Algorithm,
     ClientStepInput,
     ClientVectors,
+    seeded_steps,
 )
 from sottovoce.federated.simulation.roster import Positions, SimulatedRoster, as_positions
 from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY, Cohort, CollectedRound, Mask
@@ -33,7 +34,7 @@ from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.broadcast import Start
 from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.message import HEADER_BYTES
-from sottovoce.protocol.plan import ClientPlan
+from sottovoce.protocol.plan import ClientPlan, message_dimension
 
 # How many times as many coordinates a GPU holds at once as a CPU.
 _GPU_FACTOR = 16
@@ -95,6 +96,7 @@ class InMemoryBackend(ABC):
         self.algorithm, self.randomness, self.tally = algorithm, randomness, tally
         self.rotated, self.channel = rotated, channel
         self.roster = SimulatedRoster(parts)
+        self.dimension = message_dimension(parts)
 
     @property
     def record(self) -> Tally:
@@ -129,7 +131,7 @@ class InMemoryBackend(ABC):
         """Return the rotation of a round; None if updates are not rotated."""
         if not self.rotated:
             return None
-        return Rotation.of_round(self.run, number, self.task.dimension)
+        return Rotation.of_round(self.run, number, self.dimension)
 
     @abstractmethod
     def combine(self, number: int, cohort: Positions, start: Start) -> tuple[AggregatedUplink, ...]:
@@ -155,11 +157,11 @@ class InMemoryBackend(ABC):
             randomness=self.randomness,
         )
         capacity = MAX_COORDINATES_IN_MEMORY * (_GPU_FACTOR if self._device.type == "cuda" else 1)
-        together = max(1, capacity // self.task.dimension)
+        together = max(1, capacity // self.dimension)
         for first in range(0, len(cohort), together):
             group = cohort[first : first + together]
             own = replace(step, mechanism_of=self._mechanisms_of(group))
-            steps = self.algorithm.client_steps(self.task, self.clients.take(group), own)
+            steps = seeded_steps(self.algorithm, self.task, self.clients.take(group), own)
             for block in staged("train", steps):
                 for uplink, rows in enumerate(block.uplinks):
                     yield uplink, group[block.start : block.start + len(rows)], rows
@@ -174,9 +176,7 @@ class PortionedBackend(InMemoryBackend):
 
     def combine(self, number: int, cohort: Positions, start: Start) -> tuple[AggregatedUplink, ...]:
         gathered = [
-            UplinkAccumulator(
-                torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device)
-            )
+            UplinkAccumulator(torch.zeros(self.dimension, dtype=torch.float64, device=self._device))
             for _ in range(self.algorithm.uplinks)
         ]
         self.begin(number)

@@ -334,7 +334,7 @@ class DrawnMessages(PortionedBackend):
         if not self.algorithm.gathers:
             gathering.total += draw_rotated_total(law, rows, weights, generator, self._rotation)
             return
-        together = rows_per_batch(self.task.dimension, self.task.device)
+        together = rows_per_batch(self.dimension, self.task.device)
         for number_of_block, block in enumerate(rows.blocks(together)):
             decoded = self._rotate_back(self._draw(law, block.float()))
             self._add_rows(gathering, portion, number_of_block * together, decoded)

@@ -79,6 +79,7 @@ class _Group:
     """Clients that take their steps together, with their records on the task's device."""
 
     work: "NoisyLocalSteps"
+    learning_rate: float
     task: Task
     features: Tensor
     labels: Tensor
@@ -91,7 +92,6 @@ class _Group:
     pulls: Tensor | None
     mechanisms: Sequence[Mechanism]
     generator: torch.Generator
-    learning_rate: float
 
     @classmethod
     def of(
@@ -115,6 +115,7 @@ class _Group:
         )
         return cls(
             work=work,
+            learning_rate=work.learning_rate_of(step.round),
             task=task,
             features=features.to(device),
             labels=labels.to(device),
@@ -130,30 +131,24 @@ class _Group:
             pulls=torch.tensor(pulls, device=device)[:, None] if any(pulls) else None,
             mechanisms=mechanisms,
             generator=torch.Generator(device=device).manual_seed(int(seed.integers(2**62))),
-            learning_rate=work.learning_rate_of(step.round),
         )
 
     def train(self, origin: Tensor) -> Tensor:
         """Return the models after all steps."""
-        models, optimizer = origin.expand(len(self.sizes), -1).clone(), None
-        if not self.work.optimizer.is_plain_sgd:
-            optimizer = self.work.optimizer.start(models, learning_rate=self.learning_rate)
-        last = int(self.steps.max())
+        models = origin.expand(len(self.sizes), -1).clone()
+        rows = self.work.optimizer.start(models, learning_rate=self.learning_rate)
+        first_stop, last = int(self.steps.min()), int(self.steps.max())
         most = int(self.sizes.max()) * len(self.sizes)
         together = max(1, _SAMPLED.get(self.task.device.type, 1 << 20) // most)
         for first in range(0, last, together):
             numbers = torch.arange(first, min(last, first + together), device=models.device)
             places, shares = self._samples(numbers)
             for number, chosen, share in zip(numbers.tolist(), places, shares, strict=True):
-                direction = self._noisy(self._means(models, chosen, share))
+                direction = self._noisy(self._means(rows.models, chosen, share))
                 if self.pulls is not None:
-                    direction = direction + self.pulls * (models - origin)
-                active = (self.steps > number)[:, None]
-                if optimizer is None:
-                    models = torch.where(active, models - self.learning_rate * direction, models)
-                else:
-                    optimizer.step(direction, active)
-        return models
+                    direction = direction + self.pulls * (rows.models - origin)
+                rows.step(direction, None if number < first_stop else self.steps[:, None] > number)
+        return rows.models
 
     def _samples(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Return rows of the records of some steps, and 1 where such a row is in the sample.
@@ -199,7 +194,10 @@ class _Group:
     ) -> Tensor:
         found = self.task.stacked_gradients(models, features, labels)
         work = self.work
-        return found.clipped_totals(work.limit, shares[:, None], work.geometry)[:, 0]
+        totals = found.clipped_totals(
+            work.limit, shares[:, None], work.geometry, normalizes=work.normalizes
+        )
+        return totals[:, 0]
 
     def _function(self, given: Sequence[Tensor]) -> Callable[..., Tensor]:
         """Return the function of clipped sums, captured if these shapes came before."""
