@@ -158,7 +158,7 @@ def describe(reading: Reading, *, rounds_per_second: float | None = None) -> dic
         "score": last.get("score", "accuracy"),
         "loss": _last_known(rows, "loss"),
         "clip_norm": _last_known(rows, "clip_norm"),
-        "private_evaluation": evaluation_text(latest_statistics([*rows])) or None,
+        "private_evaluation": evaluation_text(latest_statistics(rows)) or None,
         "epsilon": epsilon,
         "private": epsilon is not None,
         "epsilon_budget": budget,

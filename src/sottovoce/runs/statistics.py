@@ -1,7 +1,7 @@
 """Adaptive clipping and private evaluation in a run: checks, the algorithm, and their figures."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +142,7 @@ def statistics_metrics(
     return found
 
 
-def latest_statistics(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def latest_statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the last figures that `statistics_metrics` gave any of the rows."""
     names = ("clip_norm", "private_accuracy", "private_loss", "private_evaluation_error")
     latest: dict[str, Any] = {}
@@ -159,7 +159,8 @@ def _standard_error(resolved: "Resolved", received: int) -> float | None:
         expected = visibility.client_sampling_rate * received
         return None if noise is None else math.sqrt(noise.variance) / expected
     # Which clients took part is not known here, so their mechanisms count as in the whole run.
-    variances = [_coordinate_variance(part.mechanism) for part in resolved.parts]
+    every: list[Any] = [part.mechanism for part in resolved.parts]
+    variances = [_coordinate_variance(one) for one in every]
     known = [one for one in variances if one is not None]
     if len(known) < len(variances):
         return None
@@ -167,11 +168,11 @@ def _standard_error(resolved: "Resolved", received: int) -> float | None:
 
 
 @lru_cache(maxsize=64)
-def _coordinate_variance(mechanism: Any) -> float | None:
+def _coordinate_variance(given: Any) -> float | None:
     """Return the mean squared error of a decoded coordinate of one message; None if unknown."""
-    registration = registry.find(registry.kind_of(mechanism))
-    parameters = registry.parameters_of(mechanism)
+    registration = registry.find(registry.kind_of(given))
+    parameters = registry.parameters_of(given)
     try:
-        return predict(registration, parameters, mechanism, mechanism.input_domain).mse
+        return predict(registration, parameters, given, given.input_domain).mse
     except ParameterError:  # The vectors are too long to compute it.
         return None

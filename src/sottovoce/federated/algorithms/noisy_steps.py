@@ -41,7 +41,7 @@ from sottovoce.federated.schedules import RateSchedule, rate_in_round
 from sottovoce.learning.clients import ClientData, DenseRows, Rows, names_of
 from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings
 from sottovoce.learning.task import Task
-from sottovoce.mechanisms.compressed_update import CompressedUpdate, MessageBits
+from sottovoce.mechanisms.compressed_update import MessageBits, compressed
 from sottovoce.mechanisms.encoding import encode_packed, prepare
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import charged_mechanism
@@ -184,7 +184,7 @@ class NoisyLocalSteps:
 
     def message_mechanism(self, mechanism: Mechanism) -> Mechanism:
         """Return the mechanism of messages: it compresses what the noise of the steps protects."""
-        return CompressedUpdate(charged=mechanism, bits=self.message_bits)
+        return compressed(mechanism, self.message_bits)
 
     def learning_rate_of(self, number: int) -> float:
         """Return the step size in a round.
