@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from sottovoce.core.adjacency import Unit
+from sottovoce.core.domains import SteppedBall
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.core.sections import section_from
@@ -243,14 +244,23 @@ def algorithm_of(
             f"algorithm '{kind}' protects each {algorithm.unit}, but privacy.level is "
             f"'{setting.unit}'; set privacy.level = '{algorithm.unit}', or use another algorithm"
         )
-    if algorithm.record_sampling_rate != setting.record_sampling_rate:
+    used = _sampling_rate_of(algorithm, setting)
+    if used != setting.record_sampling_rate:
         raise ConfigError(
-            f"algorithm '{kind}' uses a record in a round with probability "
-            f"{algorithm.record_sampling_rate}, but 'privacy.record_sampling_rate' is "
-            f"{setting.record_sampling_rate}; set it to {algorithm.record_sampling_rate}, or use "
-            "another algorithm"
+            f"algorithm '{kind}' uses a record with probability {used}, but "
+            f"'privacy.record_sampling_rate' is {setting.record_sampling_rate}; set it to {used}, "
+            "or use another algorithm"
         )
     return with_statistics(spec, algorithm)
+
+
+def _sampling_rate_of(algorithm: Algorithm, setting: AlgorithmSetting) -> float:
+    """Return the probability with which a round, or each of its noisy steps, uses a record."""
+    if setting.record_sampling_rate < 1.0:
+        domain = algorithm.domain(setting.task.dimension, max(setting.clients.sizes))
+        if isinstance(domain, SteppedBall):
+            return domain.sampling_rate
+    return algorithm.record_sampling_rate
 
 
 def with_section(spec: RunSpec, section: AlgorithmSection) -> RunSpec:
