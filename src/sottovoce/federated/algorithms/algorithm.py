@@ -21,8 +21,9 @@ of the `averaging` that it is given.
         def build(self, averaging: FedAvg, setting: AlgorithmSetting) -> Algorithm: ...
 
 Name the module under the entry point group `sottovoce.algorithms` or `sottovoce.aggregations` (see
-`core.registry`). The built-in sections are in `sections` and `aggregation_sections`. They import torch
-only inside the methods that need it, because specs are also read where torch is not installed.
+`core.registry`). The built-in sections are in `sections` and `aggregation_sections`. They import
+torch only inside the methods that need it, because specs are also read where torch is not
+installed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
