@@ -57,7 +57,7 @@ class RateSchedule:
     rounds: int
     kind: str = "constant"
     warmup_rounds: int = 0
-    final_factor: float = 0.0
+    final_factor: float = 0.01
     every: int = 1
     step_factor: float = 0.1
 
@@ -70,10 +70,8 @@ class RateSchedule:
             )
         parameter_rules.integer("every", self.every, low=1, high=2**32)
         parameter_rules.fraction("factor", self.step_factor)
-        if self.kind == "exponential":
-            parameter_rules.fraction("final_factor", self.final_factor)
-        elif not 0.0 <= parameter_rules.finite("final_factor", self.final_factor) <= 1.0:
-            raise ParameterError(f"final_factor must lie in [0, 1], got {self.final_factor}")
+        # Zero is refused: the last round would be charged and change nothing.
+        parameter_rules.fraction("final_factor", self.final_factor)
 
     @classmethod
     def of(cls, table: Mapping[str, Any], *, rounds: int, where: str) -> "RateSchedule | None":
@@ -93,8 +91,6 @@ class RateSchedule:
         if table == CONSTANT:
             return None
         given = {("step_factor" if key == "factor" else key): table[key] for key in table}
-        if table["kind"] == "exponential" and "final_factor" not in table:
-            raise ConfigError(f"'{where}.final_factor' is missing; add it to the spec")
         try:
             return cls(rounds=rounds, **given)
         except ParameterError as error:
@@ -143,3 +139,17 @@ def check_table(name: str, value: Any) -> dict[str, Any]:
         if key != "kind" and key not in known:
             raise UnknownNameError(f"{UnknownNameError.among('key', key, known)} (in [{name}])")
     return dict(value)
+
+
+def rate_in_round(rate: float, schedule: RateSchedule | None, number: int) -> float:
+    """Return a learning rate in a round, counted from 1; without a schedule it is the rate itself.
+
+    Args:
+        rate: The learning rate of the spec.
+        schedule: How it changes; None if it does not.
+        number: The round.
+
+    Returns:
+        The rate times the factor of the round.
+    """
+    return rate if schedule is None else rate * schedule.factor(number)

@@ -150,7 +150,9 @@ class RowOptimizer:
     ) -> None:
         self.settings, self.learning_rate = settings, learning_rate
         self.models = models.detach()
-        self._optimizer = settings.create(self.models, learning_rate)
+        # Torch takes seconds to load its optimizers, and plain SGD needs none.
+        plain = settings.is_plain_sgd
+        self._optimizer = None if plain else settings.create(self.models, learning_rate)
         self._started = False
 
     def step(self, gradients: Tensor, moving: Tensor | None = None) -> None:
@@ -162,9 +164,12 @@ class RowOptimizer:
                 not take a later one either. None if all do.
         """
         before = None if moving is None or _all_on_cpu(moving) else self.models.clone()
-        self.models.grad = gradients
-        self._optimizer.step()
-        self.models.grad = None
+        if self._optimizer is None:
+            self.models.sub_(gradients, alpha=self.learning_rate)
+        else:
+            self.models.grad = gradients
+            self._optimizer.step()
+            self.models.grad = None
         self._started = True
         if before is not None and moving is not None:
             torch.where(moving, self.models, before, out=self.models)
@@ -176,12 +181,13 @@ class RowOptimizer:
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that the optimizer keeps from step to step, by name."""
-        kept = self._optimizer.state[self.models]
+        kept = {} if self._optimizer is None else self._optimizer.state[self.models]
         return {name: kept[name] for name in sorted(kept) if isinstance(kept[name], Tensor)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a state; its tensors are used, and changed by the next step."""
-        self._optimizer.state[self.models].update(state)
+        if self._optimizer is not None:
+            self._optimizer.state[self.models].update(state)
         self._started = True
 
     def copy(self) -> "RowOptimizer":
@@ -194,8 +200,8 @@ class RowOptimizer:
     @property
     def fits_a_graph(self) -> bool:
         """Whether a step, once taken, can be captured as a CUDA graph: no state is on the CPU."""
-        capturable = self._optimizer.defaults.get("capturable", False)
-        return bool(capturable) or all(
+        defaults = {} if self._optimizer is None else self._optimizer.defaults
+        return bool(defaults.get("capturable", False)) or all(
             kept.shape == self.models.shape for kept in self.state().values()
         )
 

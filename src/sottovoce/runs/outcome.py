@@ -471,6 +471,8 @@ def result_of(
             *warnings_of(resolved, rows, spending, halted),
         ],
     }
+    if diverged:  # There is no accuracy to explain.
+        return result
     diagnosis = diagnose(result, public_facts(resolved, rows, progress), rows, spec)
     return {**result, "diagnosis": diagnosis.to_dict()}
 

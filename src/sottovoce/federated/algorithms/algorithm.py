@@ -21,8 +21,9 @@ of the `averaging` that it is given.
         def build(self, averaging: FedAvg, setting: AlgorithmSetting) -> Algorithm: ...
 
 Name the module under the entry point group `sottovoce.algorithms` or `sottovoce.aggregations` (see
-`core.registry`). The built-in sections are in `sections`. They import torch only inside the methods
-that need it, because specs are also read where torch is not installed.
+`core.registry`). The built-in sections are in `sections` and `aggregation_sections`. They import
+torch only inside the methods that need it, because specs are also read where torch is not
+installed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,7 +61,9 @@ if TYPE_CHECKING:  # These import torch, which reading a checkpoint does not nee
 
 State = Mapping[str, NDArray[Any]]
 
-_SECTIONS = "sottovoce.federated.algorithms.sections"  # The built-in sections.
+# The built-in sections.
+_SECTIONS = "sottovoce.federated.algorithms.sections"
+_AGGREGATIONS = "sottovoce.federated.algorithms.aggregation_sections"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -824,7 +827,7 @@ class AggregationSection:
 G = TypeVar("G", bound=type[AggregationSection])
 
 AGGREGATIONS: Register[RegisteredSection[AggregationSection]] = Register(
-    "aggregation", places=dict.fromkeys(("mean", "median", "trimmed_mean"), _SECTIONS)
+    "aggregation", places=dict.fromkeys(("mean", "median", "trimmed_mean"), _AGGREGATIONS)
 )
 
 

@@ -47,7 +47,7 @@ from sottovoce.federated.algorithms.exact_sums import GRID, ExactSums, pieces
 from sottovoce.federated.algorithms.model_average import ModelAverage
 from sottovoce.federated.algorithms.noisy_steps import NoisyLocalSteps, records_in_sample
 from sottovoce.federated.algorithms.server_steps import ServerOptimizer
-from sottovoce.federated.schedules import RateSchedule
+from sottovoce.federated.schedules import RateSchedule, rate_in_round
 from sottovoce.learning.clients import (
     ClientData,
     DenseRows,
@@ -409,9 +409,7 @@ class LocalSgd:
         Returns:
             The learning rate times the factor of the schedule.
         """
-        if self.rate_schedule is None:
-            return self.learning_rate
-        return self.learning_rate * self.rate_schedule.factor(number)
+        return rate_in_round(self.learning_rate, self.rate_schedule, number)
 
     @property
     def schedule(self) -> LocalSchedule:
@@ -624,9 +622,7 @@ class FedAvg:
         if self.has_plain_server:
             return self._add(model, update, state, self.server_learning_rate)
         number = int(state[STEPS_TAKEN][0]) + 1
-        rate = self.server_learning_rate
-        if self.server_schedule is not None:
-            rate *= self.server_schedule.factor(number)
+        rate = rate_in_round(self.server_learning_rate, self.server_schedule, number)
         step = self._add if self.server_optimizer is None else self.server_optimizer.step
         stepped, kept = step(model, update, state, rate)
         after = {STEPS_TAKEN: np.array([float(number)]), **kept}

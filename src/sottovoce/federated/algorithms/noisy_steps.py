@@ -37,7 +37,7 @@ from sottovoce.core.domains import (
 from sottovoce.core.errors import ConfigError, ParameterError
 from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.algorithms.exact_sums import GRID, ExactSums, Geometry
-from sottovoce.federated.schedules import RateSchedule
+from sottovoce.federated.schedules import RateSchedule, rate_in_round
 from sottovoce.learning.clients import ClientData, DenseRows, Rows, names_of
 from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings
 from sottovoce.learning.task import Task
@@ -195,9 +195,7 @@ class NoisyLocalSteps:
         Returns:
             The learning rate times the factor of the schedule.
         """
-        if self.rate_schedule is None:
-            return self.learning_rate
-        return self.learning_rate * self.rate_schedule.factor(number)
+        return rate_in_round(self.learning_rate, self.rate_schedule, number)
 
     @property
     def limit(self) -> float:

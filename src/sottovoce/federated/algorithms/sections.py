@@ -1,10 +1,4 @@
-"""The `[algorithm]` tables of federated averaging and SCAFFOLD, and the aggregations; no torch.
-
-The median and the trimmed mean need each message and so the channel 'direct'. With Gaussian noise
-the median has pi/2 times the variance of the mean, so robust aggregation costs accuracy.
-
-Reference: Yin et al. 2018.
-"""
+"""The `[algorithm]` tables of federated averaging and SCAFFOLD; no torch."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -41,13 +35,12 @@ from sottovoce.federated.algorithms.algorithm import (
     State,
     check_memory,
     register,
-    register_aggregation,
 )
 from sottovoce.federated.algorithms.model_average import AVERAGED, ModelAverage, average_of
 from sottovoce.federated.schedules import CONSTANT, RateSchedule, check_table
 
 if TYPE_CHECKING:  # These import torch.
-    from sottovoce.federated.algorithms.fedavg import FedAvg, LocalWork, SampleClippedGradient
+    from sottovoce.federated.algorithms.fedavg import LocalWork, SampleClippedGradient
     from sottovoce.federated.algorithms.server_steps import ServerOptimizer
     from sottovoce.learning.datasets import Dataset
     from sottovoce.learning.minibatches import LocalSchedule
@@ -60,56 +53,6 @@ class ServerSteps(TypedDict):
     server_optimizer: "ServerOptimizer | None"
     server_schedule: RateSchedule | None
     model_average: ModelAverage | None
-
-
-_ROBUST = (
-    "a median or trimmed mean of noisy messages is noisier than their mean (with Gaussian noise it "
-    "has up to pi/2 times the variance), biased if a coordinate of a message has few possible "
-    "values, and unweighted"
-)
-
-
-@register_aggregation("mean", summary="the weighted mean")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeanSection(AggregationSection):
-    """The mean, weighted by public weights."""
-
-    gathers: ClassVar[bool] = False
-
-    def build(self, averaging: "FedAvg", setting: AlgorithmSetting) -> Algorithm:  # noqa: ARG002
-        return averaging
-
-
-@register_aggregation("median", summary="the median of each coordinate, unweighted")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MedianSection(AggregationSection):
-    """The median of each coordinate of the decoded messages, unweighted."""
-
-    def build(self, averaging: "FedAvg", setting: AlgorithmSetting) -> Algorithm:  # noqa: ARG002
-        from sottovoce.federated.algorithms.fedavg import CoordinateMedian
-
-        return dataclasses.replace(averaging, robust_mean=CoordinateMedian())
-
-    def warnings(self) -> list[str]:
-        return [_ROBUST]
-
-
-@register_aggregation(
-    "trimmed_mean", summary="the mean without the extremes of each coordinate, unweighted"
-)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrimmedMeanSection(AggregationSection):
-    """The unweighted mean of each coordinate without the `fraction` of its values at either end."""
-
-    fraction: float = field(metadata=below(0.5))
-
-    def build(self, averaging: "FedAvg", setting: AlgorithmSetting) -> Algorithm:  # noqa: ARG002
-        from sottovoce.federated.algorithms.fedavg import TrimmedMean
-
-        return dataclasses.replace(averaging, robust_mean=TrimmedMean(fraction=self.fraction))
-
-    def warnings(self) -> list[str]:
-        return [_ROBUST]
 
 
 _LOCAL_KEYS = ("local_epochs", "batch_size", "local_learning_rate", "gradient_clip")
@@ -378,7 +321,6 @@ class FedAvgSection(AlgorithmSection):
         setting.check_all_records()
         schedule = make_schedule(self)
         rate = require_learning_rate(self.local_learning_rate)
-        optimizer = OptimizerSettings.of(self.local_optimizer, "algorithm.local_optimizer")
         return LocalSgd(
             clip_norm=setting.clip_norm,
             steps=schedule.steps,
@@ -388,7 +330,7 @@ class FedAvgSection(AlgorithmSection):
             rate_schedule=RateSchedule.of(
                 self.local_schedule, rounds=setting.rounds, where="algorithm.local_schedule"
             ),
-            optimizer=optimizer,
+            optimizer=OptimizerSettings.of(self.local_optimizer, "algorithm.local_optimizer"),
             gradient_clip=self._gradient_clip(schedule, rate, setting.clip_norm),
             proximal_weight=self.proximal_weight,
             penalties=_penalties(setting.groups) if self.budget_penalty else {},
