@@ -9,6 +9,7 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,8 +144,9 @@ def simulate(
     watch = _Watch(resolved.rounds, _is_watched() if progress is None else progress, on_round)
     try:
         with provide_objects(*parts), track_run(names, resolved, folder, warn=_warn) as trackers:
-            for on_row in (*told, trackers):
-                watch.also(on_row)
+            for function in told:
+                watch.also(function)
+            watch.also(trackers)
             result = launch(
                 resolved, folder, resume=resume, on_round=watch, on_resume=watch.resumed
             )
@@ -308,6 +310,12 @@ def _factory(model: Any) -> Callable[..., Any]:
     return lambda input_shape, num_outputs: made()  # noqa: ARG005
 
 
+def _inform(
+    logger: logging.Logger, line: Callable[[dict[str, Any]], str], row: dict[str, Any]
+) -> None:
+    logger.info(line(row), extra={"metrics": row})
+
+
 def _logs(
     log: "bool | Log | Sequence[Log]", rounds: int
 ) -> tuple[list[str], list[Callable[[dict[str, Any]], object]]]:
@@ -326,7 +334,7 @@ def _logs(
         if isinstance(one, str):
             names.append(one)
         elif isinstance(one, logging.Logger):
-            functions.append(lambda row, to=one: to.info(line(row), extra={"metrics": row}))
+            functions.append(partial(_inform, one, line))
         elif callable(one):
             functions.append(one)
         else:

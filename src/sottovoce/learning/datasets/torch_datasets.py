@@ -54,7 +54,7 @@ def arrays_and_clients(given: object) -> tuple[Arrays, tuple[str, ...]] | None:
 
 
 def _is_dataset(value: object) -> bool:
-    # Whoever made one has imported torch, which takes a while.
+    # torch takes a while to import, and a program that has a Dataset has imported it.
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.utils.data.Dataset)
 
@@ -110,7 +110,7 @@ def _stacked(rows: Sequence[NDArray[Any]], what: str) -> NDArray[Any]:
         if row.shape != rows[0].shape:
             raise DataError(
                 f"{what} have different shapes: {rows[0].shape} in item 0 and {row.shape} in item "
-                f"{number}; bring all to one shape"
+                f"{number}; give all of them the same shape"
             )
     return np.stack(rows)
 
@@ -119,7 +119,7 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     shapes = sorted({part.shape[1:] for part in parts})
     if len(shapes) > 1:
         raise DataError(
-            f"the items of clients have different shapes: {shapes[0]} and {shapes[1]}; bring all "
-            "to one shape"
+            f"the items of clients have different shapes: {shapes[0]} and {shapes[1]}; give all "
+            "of them the same shape"
         )
     return np.concatenate(parts)
