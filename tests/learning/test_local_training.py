@@ -42,11 +42,6 @@ class Branching(Plain):
         return 2.0 if x.sum() > 0 else 1.0
 
 
-class Random(Plain):
-    def factor(self, x: Tensor) -> Any:
-        return 1.0 + 0.0 * torch.rand(1)
-
-
 class Writing(Plain):
     def factor(self, x: Tensor) -> Any:
         kept = torch.zeros(len(x), 1)
@@ -176,7 +171,7 @@ def test_a_client_gets_the_same_model_whoever_trains_with_it(
     task, group = make_task(MODULES["mlp"]), clients()
     steps = batches(SCHEDULES["epochs"], group)
     together = trained(task, group, steps)
-    monkeypatch.setattr(Task, "clients_at_once", lambda self, width: 2)
+    monkeypatch.setattr(Task, "clients_at_once", lambda self, width, **_: 2)
     assert_same_updates(trained(task, group, steps), together, task.tensor(task.initial_model()))
 
 
@@ -216,7 +211,6 @@ def test_a_client_without_records_keeps_the_model() -> None:
     ("build", "reason"),
     [
         (Branching, "cannot compute the module"),
-        (Random, "cannot compute the module"),
         (Writing, "cannot compute the module"),
         (WithoutRule, "cannot compute the module"),
         (Mixing, "mixes the samples"),

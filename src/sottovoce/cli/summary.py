@@ -63,6 +63,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     """Return the names and texts of the six lines."""
     from sottovoce.reporting.statement import statement_of
     from sottovoce.runs.record import read_record
+    from sottovoce.runs.statistics import evaluation_text
 
     record = read_record(folder)  # The run has just written it.
     epsilon = result["epsilon"] if result["private"] else None
@@ -74,6 +75,9 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     bits = result["bits_per_coordinate"]
     size = "1 bit" if bits == 1 else f"{bits:.3g} bits"
     score = result.get("score", "accuracy")
+    averaged = result.get("accuracy_averaged")
+    average = "" if averaged is None else f" (averaged model: {averaged:.4f})"
+    privately = f"{found} (private); " if (found := evaluation_text(result)) else ""
     return [
         (
             "run",
@@ -82,8 +86,8 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         ),
         (
             "model",
-            f"{score} {result['accuracy']:.4f}, loss {result['loss']:.4g} on test data; "
-            f"{result['dimension']:,} parameters",
+            f"{score} {result['accuracy']:.4f}{average}, loss {result['loss']:.4g} on test data; "
+            f"{privately}{result['dimension']:,} parameters",
         ),
         ("protected", statement.protected),
         ("spent", statement.spent),

@@ -102,6 +102,8 @@ def line(state: Mapping[str, Any]) -> str:
         parts.append(f"{state['score']} {state['accuracy']:.3f}")
     if state["loss"] is not None:
         parts.append(f"loss {state['loss']:.4g}")
+    if state.get("private_evaluation"):
+        parts.append(state["private_evaluation"])
     if state["last_round"]:
         parts.append(epsilon_note(state))
         parts.append(f"{show_bytes(state['bytes_up'])} up, {show_bytes(state['bytes_down'])} down")
@@ -169,6 +171,10 @@ def _fields(
         found.append((state["score"], Text.assemble(f"{state['accuracy']:.3f}  ", curve)))
     if state["loss"] is not None:
         found.append(("loss", f"{state['loss']:.4g}"))
+    if state.get("private_evaluation"):
+        found.append(("private", state["private_evaluation"]))
+    if state.get("clip_norm") is not None:
+        found.append(("clip norm", f"{state['clip_norm']:.4g}"))
     if state["last_round"]:
         found.append(("privacy", _privacy(state)))
         found += [(direction, _traffic(state, direction)) for direction in ("up", "down")]

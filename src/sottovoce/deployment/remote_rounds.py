@@ -21,9 +21,9 @@ from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.orders import Order, read_refusal, read_reply, read_rounds_charged
 from sottovoce.deployment.post import OVERHEAD_BYTES, Reply, Transport, announce, check_length
 from sottovoce.federated.rounds import ChargedRounds, ServedRound, Server
-from sottovoce.federated.training import Cohort, CollectedRound, SiteReply
+from sottovoce.federated.training import Cohort, CollectedRound, SiteReply, pack_shared
 from sottovoce.mechanisms import registry
-from sottovoce.protocol.broadcast import DownlinkFormat, Start, pack_start
+from sottovoce.protocol.broadcast import DownlinkFormat, Start
 from sottovoce.protocol.message import open_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.runs.spec import RunSpec
@@ -67,6 +67,7 @@ class RemoteRounds(ChargedRounds):
     Attributes:
         spec: The resolved spec as JSON data.
         classes: Number of classes, if the run predicts classes.
+        frozen: Digest of the model's frozen parameters and buffers; empty if it has none.
         downlink: Format of the vectors that are sent to clients.
         post: The transport.
         patience: The deadline of a round and the required numbers of replies.
@@ -76,6 +77,7 @@ class RemoteRounds(ChargedRounds):
 
     spec: dict[str, Any]
     classes: int | None
+    frozen: str = ""
     downlink: DownlinkFormat
     post: Transport[Order]
     patience: WaitLimits
@@ -131,7 +133,7 @@ class RemoteRounds(ChargedRounds):
         if not asked:
             return ServedRound(servers=())
         servers = [self._open(plan, uplink) for uplink in range(self.algorithm.uplinks)]
-        vectors = pack_start(start, self.algorithm.shared_state, self.downlink)
+        vectors = pack_shared(self.algorithm, start, self.downlink)
         parts = [self.parts[i] for i in asked]
         orders = {part.client: self._order(plan, part, len(asked), vectors) for part in parts}
         reply_bytes = len(servers) * plan.largest_message_bytes
@@ -184,6 +186,7 @@ class RemoteRounds(ChargedRounds):
             },
             keep_from=plan.round,  # every earlier round is in a checkpoint
             classes=self.classes,
+            frozen=self.frozen,
             attempt=attempt,
             vectors=tuple(vectors),
         )

@@ -321,6 +321,8 @@ def _labels(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 def _state(record: RunRecord) -> str:
     if record.result is None:
         return "unfinished"
+    if record.result.get("diverged"):
+        return "diverged"
     return "halted" if record.result.get("halted") else "finished"
 
 

@@ -5,17 +5,17 @@ on the seed are cached in memory, so that a process that trains many specs reads
 once; what is drawn at random, such as a test split, belongs to a seed.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sottovoce.core import sections
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import Randomness, SeededRandomness, SystemRandomness
@@ -33,10 +33,17 @@ from sottovoce.learning import datasets, features, models, partition
 from sottovoce.learning.clients import Clients, RemoteClients, client_name
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.features import FeatureStep, files_of
+from sottovoce.learning.models.modules import select_trainable
 from sottovoce.learning.task import Task
 from sottovoce.runs.groups import Group, groups_of
-from sottovoce.runs.sections import OpenSection
 from sottovoce.runs.spec import AlgorithmSpec, CsvSpec, MechanismSpec, RunSpec
+from sottovoce.runs.statistics import (
+    check_normalizes,
+    check_statistics,
+    normalizes,
+    sends_statistics,
+    with_statistics,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +125,6 @@ def randomness_of(spec: RunSpec) -> Randomness:
     return SeededRandomness(spec.seed) if spec.randomness == "seeded" else SystemRandomness()
 
 
-T = TypeVar("T", bound=OpenSection)
-
-
 def with_every_key(spec: RunSpec) -> RunSpec:
     """Return the spec with all defaults of five tables filled in, because its hash includes them.
 
@@ -132,22 +136,17 @@ def with_every_key(spec: RunSpec) -> RunSpec:
         ConfigError: A key without a default is missing.
         ParameterError: A value is out of range.
     """
-    features = tuple(_written(table, table.build()) for table in spec.features)
-    partition = _written(spec.data.partition, spec.data.partition.build())
+    features = tuple(table.completed(table.build()) for table in spec.features)
+    partition = spec.data.partition.completed(spec.data.partition.build())
     return spec.model_copy(
         update={
             "data": spec.data.model_copy(update={"partition": partition}),
-            "model": _written(spec.model, spec.model.build()),
+            "model": spec.model.completed(spec.model.build()),
             "features": features,
-            "sampling": _written(spec.sampling, spec.sampling.build()),
-            "channel": _written(spec.channel, spec.channel.build()),
+            "sampling": spec.sampling.completed(spec.sampling.build()),
+            "channel": spec.channel.completed(spec.channel.build()),
         }
     )
-
-
-def _written(table: T, section: object) -> T:
-    """Return the table with every key of its section."""
-    return type(table).model_validate({"kind": table.kind, **sections.as_table(section)})
 
 
 def section_of(spec: RunSpec) -> AlgorithmSection:
@@ -163,14 +162,18 @@ def section_of(spec: RunSpec) -> AlgorithmSection:
 
 def traits_of(spec: RunSpec) -> AlgorithmTraits:
     """Return the properties of the spec's algorithm that channels and backends depend on."""
-    return section_of(spec).traits(Unit(spec.privacy.level))
+    traits = section_of(spec).traits(Unit(spec.privacy.level))
+    if not sends_statistics(spec):
+        return traits
+    # Clients also receive the clipping norm.
+    return dataclasses.replace(traits, most_vectors_down=traits.most_vectors_down + 1)
 
 
 def facts_of(spec: RunSpec, clients: Clients) -> Facts:
     """Return the public numbers from which an algorithm may derive its noise."""
     return Facts(
         unit=Unit(spec.privacy.level),
-        clip_norm=spec.privacy.clip_norm,
+        clip_norm=spec.privacy.message_norm,
         epsilon=spec.privacy.epsilon,
         delta=spec.privacy.delta,
         grouped=bool(spec.privacy.groups),
@@ -221,6 +224,7 @@ def algorithm_of(
     setting = AlgorithmSetting(
         facts=facts_of(spec, clients),
         record_sampling_rate=spec.privacy.record_sampling_rate,
+        normalizes=normalizes(spec),
         exact_sums=spec.runtime.messages != "none",
         mechanism=spec.mechanism.parameters,
         groups=groups,
@@ -230,7 +234,10 @@ def algorithm_of(
         schedule=SeededRandomness(spec.seed),
         public=public,
     )
+    check_statistics(spec, section, setting.unit)
     algorithm, kind = section.build(setting), spec.algorithm.kind
+    if setting.normalizes:
+        check_normalizes(algorithm, kind)
     if algorithm.unit is not setting.unit:
         raise ConfigError(
             f"algorithm '{kind}' protects each {algorithm.unit}, but privacy.level is "
@@ -243,7 +250,7 @@ def algorithm_of(
             f"{setting.record_sampling_rate}; set it to {algorithm.record_sampling_rate}, or use "
             "another algorithm"
         )
-    return algorithm
+    return with_statistics(spec, algorithm)
 
 
 def with_section(spec: RunSpec, section: AlgorithmSection) -> RunSpec:
@@ -451,6 +458,7 @@ def task_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Task:
         data.num_outputs,
         schedule.generator("initial model"),
     )
+    select_trainable(module, spec.model.trainable)
     return Task(
         module,
         data.test_features,

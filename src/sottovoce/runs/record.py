@@ -19,6 +19,9 @@ from sottovoce.runs.loading import parse
 from sottovoce.runs.sections import problem_in
 from sottovoce.runs.spec import RunSpec
 
+# How the sentence begins that says why a run stopped whose test loss is not finite.
+DIVERGED = "the model diverged"
+
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Amount = Annotated[_Number, Field(ge=0.0)]
 

@@ -19,10 +19,11 @@ from sottovoce.deployment.operators.collecting import CollectorLink, ReportWindo
 from sottovoce.deployment.operators.relay_orders import EVERYONE, pack_order
 from sottovoce.deployment.orders import Order
 from sottovoce.federated.rounds import ChargedRounds, ServedRound
+from sottovoce.federated.training import pack_shared
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import SummableCodes
 from sottovoce.mechanisms.packing import UnsignedCodes
-from sottovoce.protocol.broadcast import DownlinkFormat, Start, pack_start
+from sottovoce.protocol.broadcast import DownlinkFormat, Start
 from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.charging import Refused
 from sottovoce.protocol.message import seal_packed
@@ -44,6 +45,7 @@ class RelayRounds(ChargedRounds):
     Attributes:
         spec: The resolved spec as JSON data.
         classes: Number of classes, if the run predicts classes.
+        frozen: Digest of the model's frozen parameters and buffers; empty if it has none.
         downlink: Format of the vectors that are sent to clients.
         link: The collector.
         window: When clients may answer.
@@ -54,6 +56,7 @@ class RelayRounds(ChargedRounds):
 
     spec: dict[str, Any]
     classes: int | None
+    frozen: str = ""
     downlink: DownlinkFormat
     link: CollectorLink
     window: ReportWindow
@@ -84,7 +87,7 @@ class RelayRounds(ChargedRounds):
             return ServedRound(servers=())
         journal, federation = self.ledger.journal(), self.link.keys.federation
         number = journal.newest_attempt(federation, plan.run, plan.round)
-        vectors = tuple(pack_start(start, self.algorithm.shared_state, self.downlink))
+        vectors = pack_shared(self.algorithm, start, self.downlink)
         content = pack_order(self._order(plan, len(asked), number, vectors))
         attempt = self._attempt(plan, number, content)
         found: Sequence[SummedUplink | AnonymousServer] = []
@@ -159,6 +162,7 @@ class RelayRounds(ChargedRounds):
             },
             keep_from=plan.round,
             classes=self.classes,
+            frozen=self.frozen,
             attempt=number,
             vectors=vectors,
         )
