@@ -34,6 +34,11 @@ RUNS: dict[str, dict[str, Any]] = {
         "algorithm": LOCAL_STEPS,
         "channel": {"kind": "shuffler", "minimum_clients": 4},
     },
+    "local_noise": {
+        "algorithm": LOCAL_STEPS | {"local_work": "dp_sgd", "message_bits": 1, "batch_size": 5},
+        "mechanism": {"kind": "gaussian"},
+    },
+    "adaptive": {"privacy": CLIENT | {"clip_norm": "auto"}, "algorithm": LOCAL_STEPS},
     "rounded": {"runtime": {"downlink": "int8"}, "rotation": "on"},
 }
 
@@ -52,8 +57,12 @@ def test_a_baseline_of_any_run_trains_without_privacy_and_without_a_ledger(
     assert not (run.folder / "ledger.sqlite").exists()
 
 
-def test_without_clipping_it_is_plain_gradient_descent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("work", ["auto", "dp_sgd"])
+def test_without_clipping_it_is_plain_gradient_descent(work: str) -> None:
     given = small_table(rounds=1) | {"data": {"clients": 1}}
+    if work == "dp_sgd":
+        given["mechanism"] = {"kind": "gaussian"}
+        given["algorithm"] |= {"local_work": work, "local_learning_rate": 1.0}
     table = given | {"privacy": given["privacy"] | {"clip_norm": 1e-3}}
     free, clipped = (
         sottovoce.simulate(table, data=(*DATA, *DATA), private=False, keep_clipping=keep)

@@ -20,7 +20,7 @@ from sottovoce.runs.site_counts import round_note as round_note
 _TABLE_WIDTH = 100  # of tables and fields where stdout is no terminal
 _LONGEST_WORD = 30  # columns; a longer word without spaces, such as a path, may be broken
 _QUIET_SECONDS = 2.0  # shorter work prints no progress in pipes and files
-_SECONDS_BETWEEN_LINES = 5.0
+_SECONDS_BETWEEN_LINES = 10.0
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -148,6 +148,18 @@ def draw(path: Path, chart: Drawable, *, mode: int = PUBLIC) -> None:
     write_atomic(path, standalone(chart.svg()).encode(), mode=mode)
 
 
+def show_seconds(seconds: float) -> str:
+    """Return a time as a text in its two largest units, such as "2 h 05 min" or "40 s"."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
 class ProgressReporter:
     """The progress of some work, reported on stderr; this one reports nothing."""
 
@@ -193,6 +205,7 @@ class _ProgressLines(ProgressReporter):
     def __init__(self) -> None:
         self._line, self._printed = "preparing", ""
         self._start = time.monotonic()
+        self._first: dict[str, tuple[float, int]] = {}  # When a task was first reported.
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._report, name="progress", daemon=True)
         self._thread.start()
@@ -202,7 +215,17 @@ class _ProgressLines(ProgressReporter):
 
     def update(self, name: str, completed: int, total: int, note: str) -> None:
         noted = f"  {printable(note)}" if note else ""
+        left = self._seconds_left(name, completed, total)
+        noted += "" if left is None else f"  {show_seconds(left)} left"
         self._line = f"{printable(name)}: {completed} of {total}{noted}"
+
+    def _seconds_left(self, name: str, completed: int, total: int) -> float | None:
+        """Return how long a task still takes at its speed so far; None if that is not known."""
+        now = time.monotonic()
+        began, done = self._first.setdefault(name, (now, completed))
+        if not done < completed < total:
+            return None
+        return (now - began) / (completed - done) * (total - completed)
 
     def close(self) -> None:
         """End the thread, and print the last state if earlier ones were printed."""
@@ -225,13 +248,19 @@ class _ProgressLines(ProgressReporter):
 
 
 @contextlib.contextmanager
-def report_progress() -> Iterator[ProgressReporter]:
+def report_progress(*, quiet: bool = False) -> Iterator[ProgressReporter]:
     """Report progress on stderr while the block runs: bars in a terminal, else some lines.
+
+    Args:
+        quiet: Report nothing.
 
     Yields:
         What to call with the state of each task. Work that never calls it is reported as well,
         as 'preparing' and the seconds since its start.
     """
+    if quiet:
+        yield ProgressReporter()
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

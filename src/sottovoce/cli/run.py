@@ -153,6 +153,9 @@ def run(
             "ledger, in runs/NAME-no-privacy.",
         ),
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Report no progress on stderr; warnings stay.")
+    ] = False,
     keep_clipping: Annotated[
         bool,
         typer.Option("--keep-clipping", help="With --no-privacy: clip as the private run does."),
@@ -224,7 +227,7 @@ def run(
     set_data_folder(data_dir)
     is_ours = resume or not begun.exists
     try:
-        with interruptible() as interrupted, report_progress() as bars:
+        with interruptible() as interrupted, report_progress(quiet=quiet) as bars:
             bars.announce(f"{loaded.name}: loading torch and '{loaded.data.dataset}'")
             fetch_missing(loaded.data.dataset, bars)
             from sottovoce.runs.runner import launch  # torch takes a while to load

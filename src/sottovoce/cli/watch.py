@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce.cli.output import Json, print_json, say
+from sottovoce.cli.output import show_seconds as show_seconds
 from sottovoce.core.printable_text import printable_data
 
 if TYPE_CHECKING:
@@ -53,18 +54,6 @@ def show_bytes(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000.0
     return f"{count:.3g} TB"
-
-
-def show_seconds(seconds: float) -> str:
-    """Return a time as a text in its two largest units, such as "2 h 05 min" or "40 s"."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def epsilon_note(state: Mapping[str, Any]) -> str:

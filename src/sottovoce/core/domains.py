@@ -615,6 +615,7 @@ def clipped_domain(geometry: str, dimension: int, clip_norm: float, records: int
         >>> clipped_domain("l2", 10, 1.5)
         L2Ball(dimension=10, radius=1.5, records=1)
     """
+    parameter_rules.clip_norm("clip_norm", clip_norm)
     match geometry:
         case "l2":
             return L2Ball(dimension=dimension, radius=clip_norm, records=records)

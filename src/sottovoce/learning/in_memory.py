@@ -23,11 +23,13 @@ class InMemoryObject:
         kind: "data" for arrays, "model" for a function that creates a module.
         label: The label in the spec, as in `data.dataset = "memory:LABEL"`.
         value: The object.
+        clients: For data, the names of the clients if each gave its own; otherwise ().
     """
 
     kind: Kind
     label: str
     value: Any
+    clients: tuple[str, ...] = ()
 
 
 # A context variable, because two runs in different threads may use one label for different objects.

@@ -329,8 +329,8 @@ def _number_given(num_clients: int | None, labels: NDArray[Any]) -> int:
 def _check_settled(partition: Partition, num_clients: int | None, found: int, what: str) -> None:
     if num_clients is not None and num_clients != found:
         raise ParameterError(
-            f"clients is {num_clients}, but {type(partition).__name__} makes a client of each of "
-            f"the {found} {what}; leave clients out, or take a subset of the data"
+            f"clients is {num_clients}, but the partition '{partition.kind}' makes a client of "
+            f"each of the {found} {what}; leave clients out, or take a subset of the data"
         )
 
 

@@ -378,7 +378,7 @@ def _of_the_updates(run: _Run) -> Iterator[tuple[tuple[int, float], Suggestion]]
             (_FREE, -1.3),
             Suggestion(
                 key="privacy.clip_norm",
-                change=f"{clip:g} -> {clip / 2:g}",
+                change=f'{clip:g} -> {clip / 2:g}, or "auto"',
                 reason=f"{short}: if most gradients are shorter than half of that, the noise "
                 "halves and the signal stays; otherwise double the learning rate with it.",
             ),

@@ -300,8 +300,15 @@ def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
     try:
         return _with_every_key(RunSpec.model_validate(dict(table)), source)
     except ValidationError as error:
-        problems = [f"{source}: {one}" for one in problems_in(error, RunSpec)]
+        problems = [f"{source}: {one}{_remedy(one)}" for one in problems_in(error, RunSpec)]
         raise SpecError(problems, (str(one["loc"][0]) for one in error.errors())) from None
+
+
+def _remedy(problem: str) -> str:
+    """Return how to train without noise, for an epsilon of 0 that was meant to say so."""
+    if problem.startswith("'privacy.epsilon' must be greater"):
+        return "; to train without privacy use --no-privacy (in Python private=False)"
+    return ""
 
 
 def _with_every_key(spec: RunSpec, source: str) -> RunSpec:

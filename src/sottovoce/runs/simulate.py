@@ -2,17 +2,20 @@
 
 import copy
 import inspect
+import logging
 import shutil
 import sys
 import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sottovoce.core.errors import ConfigError, ParameterError
 from sottovoce.learning.datasets.own import PREFIX, name_arrays
+from sottovoce.learning.datasets.torch_datasets import arrays_and_clients
 from sottovoce.learning.in_memory import InMemoryObject, provide_objects
 from sottovoce.runs.loading import (
     check_code_allowed,
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
     Model = nn.Module | Callable[..., nn.Module]
 
+Log = str | logging.Logger | Callable[[dict[str, Any]], object]
+
 _LABEL = "arrays"
 
 
@@ -46,7 +51,7 @@ def simulate(
     resume: bool = False,
     allow_code: bool = False,
     on_round: Callable[[dict[str, Any]], None] | None = None,
-    log: Sequence[str] = (),
+    log: "bool | Log | Sequence[Log]" = (),
     progress: bool | None = None,
     private: bool = True,
     keep_clipping: bool = False,
@@ -65,7 +70,9 @@ def simulate(
             `input_shape` and `num_outputs`; it replaces the spec's model. A function draws its
             initial weights from the spec's seed.
         data: (x, y), (x_train, y_train, x_test, y_test), or a dictionary of arrays with the names
-            of `npz:` data sets; they replace `data.dataset` of the spec.
+            of `npz:` data sets; or a map-style torch Dataset of pairs (x, y), (train, test) of two,
+            or a list or dictionary with one for each client, also as (clients, test). They replace
+            `data.dataset` of the spec, and those of clients its partition and names.
         trainable: Names of the parameters to train, in which * stands for any text, such as
             ["head.*"]; all others are frozen. By default those with requires_grad=True are trained.
         out: The run folder; by default a temporary one, which is deleted with the returned run.
@@ -75,7 +82,8 @@ def simulate(
         allow_code: Import and run the code that a file or a dictionary names (model.kind =
             "module").
         on_round: Called with the metrics of each finished round.
-        log: Trackers to which each round is logged: "tensorboard", "mlflow".
+        log: Where each round is logged: a tracker ("tensorboard", "mlflow"), a logging.Logger, a
+            function of the round's metrics, or several of these; True for a line on stderr.
         progress: Whether to show a line of progress on stderr; by default in a terminal or a
             notebook.
         private: False for the baseline without privacy: the same training without noise, clipping,
@@ -135,10 +143,13 @@ def simulate(
     from sottovoce.runs.runner import launch  # Imported late: torch takes a while to load.
     from sottovoce.runs.tracking import track_run
 
+    names, told = _logs(log, resolved.rounds)
     folder = Path(out).expanduser() if out is not None else Path(tempfile.mkdtemp(prefix="run-"))
     watch = _Watch(resolved.rounds, _is_watched() if progress is None else progress, on_round)
     try:
-        with provide_objects(*parts), track_run(log, resolved, folder, warn=_warn) as trackers:
+        with provide_objects(*parts), track_run(names, resolved, folder, warn=_warn) as trackers:
+            for function in told:
+                watch.also(function)
             watch.also(trackers)
             result = launch(
                 resolved, folder, resume=resume, on_round=watch, on_resume=watch.resumed
@@ -228,6 +239,9 @@ def _in_memory(parts: tuple[InMemoryObject, ...], spec: object) -> dict[str, Any
     for part in parts:
         if part.kind == "data":
             found["data.dataset"] = PREFIX + part.label
+            if part.clients:
+                found["data.names"] = list(part.clients)
+                found["data.partition"] = {"kind": "by_owner"}
         else:
             found["model"] = {"kind": "in_memory", "label": part.label, **_kept_keys(spec)}
     return found
@@ -267,11 +281,30 @@ def collect_parts(model: object, data: object, spec: object) -> tuple[InMemoryOb
         given = spec.get("data") if isinstance(spec, Mapping) else None
         name = given.get("dataset", "") if isinstance(given, Mapping) else ""
         label = str(name).removeprefix(PREFIX) if str(name).startswith(PREFIX) else _LABEL
-        parts.append(InMemoryObject(kind="data", label=label, value=name_arrays(data)))
+        found = arrays_and_clients(data)
+        arrays, clients = found or (name_arrays(data), ())
+        if clients:
+            _check_own_clients(spec)
+        parts.append(InMemoryObject(kind="data", label=label, value=arrays, clients=clients))
     if model is not None:
         label = getattr(model, "__qualname__", type(model).__name__)
         parts.append(InMemoryObject(kind="model", label=label, value=_factory(model)))
     return tuple(parts)
+
+
+def _check_own_clients(spec: object) -> None:
+    """Refuse another partition than that into the clients that each gave a Dataset."""
+    if isinstance(spec, str | Path):
+        table: Any = read_table(Path(spec).expanduser())
+    else:
+        table = spec.plain() if isinstance(spec, RunSpec) else spec
+    for name in ("data", "partition", "kind"):
+        table = table.get(name) if isinstance(table, Mapping) else None
+    if table not in (None, "by_owner"):
+        raise ConfigError(
+            f"data has a Dataset for each client, but data.partition.kind = '{table}' would split "
+            "the rows in another way; leave data.partition out, or give one Dataset with all rows"
+        )
 
 
 def _factory(model: Any) -> Callable[..., Any]:
@@ -291,6 +324,41 @@ def _factory(model: Any) -> Callable[..., Any]:
     except (TypeError, ValueError):
         return made  # It needs arguments: input_shape and num_outputs, or the call will fail.
     return lambda input_shape, num_outputs: made()  # noqa: ARG005
+
+
+def _inform(
+    logger: logging.Logger, line: Callable[[dict[str, Any]], str], row: dict[str, Any]
+) -> None:
+    logger.info(line(row), extra={"metrics": row})
+
+
+def _logs(
+    log: "bool | Log | Sequence[Log]", rounds: int
+) -> tuple[list[str], list[Callable[[dict[str, Any]], object]]]:
+    """Return the names of trackers in `log`, and functions to call after each round."""
+
+    def line(row: dict[str, Any]) -> str:
+        return f"round {row['round']} of {rounds}  {round_note(row)}"
+
+    names: list[str] = []
+    functions: list[Callable[[dict[str, Any]], object]] = []
+    if isinstance(log, bool):
+        if log:
+            functions.append(lambda row: print(line(row), file=sys.stderr, flush=True))
+        return names, functions
+    for one in log if isinstance(log, list | tuple) else (log,):
+        if isinstance(one, str):
+            names.append(one)
+        elif isinstance(one, logging.Logger):
+            functions.append(partial(_inform, one, line))
+        elif callable(one):
+            functions.append(one)
+        else:
+            raise ParameterError(
+                "log must be the name of a tracker, a logging.Logger, a function, several of "
+                f"these, True or False, got {one!r}"
+            )
+    return names, functions
 
 
 def _warn(text: str) -> None:
@@ -313,10 +381,11 @@ class _Watch:
         self, rounds: int, shown: bool, on_round: Callable[[dict[str, Any]], None] | None
     ) -> None:
         self._rounds, self._shown = rounds, shown
-        self._told = [] if on_round is None else [on_round]
+        self._told: list[Callable[[dict[str, Any]], object]] = []
+        self._told += [] if on_round is None else [on_round]
         self._width = 0
 
-    def also(self, on_round: Callable[[dict[str, Any]], None]) -> None:
+    def also(self, on_round: Callable[[dict[str, Any]], object]) -> None:
         """Call another function after each round."""
         self._told.append(on_round)
 

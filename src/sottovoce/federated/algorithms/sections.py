@@ -269,7 +269,7 @@ class FedAvgSection(AlgorithmSection):
         )
 
     def without_privacy(self, unit: Unit, *, clip_norm: float | None) -> Self:  # noqa: ARG002
-        return dataclasses.replace(self, budget_penalty=False)
+        return dataclasses.replace(self, budget_penalty=False, message_bits=32)
 
     def warnings(self, unit: Unit, *, private: bool) -> list[str]:  # noqa: ARG002
         return self._aggregated.warnings()

@@ -508,6 +508,11 @@ def with_random_test_part(
     """
     order = generator.permutation(len(labels))
     count = int(test_fraction * len(labels))
+    if not count:
+        raise DataError(
+            f"{len(labels)} rows are too few to hold out a part of {test_fraction:g} to test on; "
+            "give more rows, or separate test data (x_train, y_train, x_test, y_test)"
+        )
     test, train = order[:count], order[count:]
     return Dataset(
         name=name,

@@ -367,8 +367,9 @@ def name_arrays(given: object) -> dict[str, Array]:
     if not isinstance(given, tuple | list) or len(given) not in names:
         size = f" of {len(given)}" if isinstance(given, tuple | list) else ""
         raise DataError(
-            "data must be (x, y), (x_train, y_train, x_test, y_test) or a dictionary of arrays "
-            f"with such names and, optionally, 'owner', got {type(given).__name__}{size}; {_REMEDY}"
+            "data must be (x, y), (x_train, y_train, x_test, y_test), a dictionary of arrays with "
+            "such names and, optionally, 'owner', or torch Datasets (one, (train, test), or a list "
+            f"or dictionary with one for each client), got {type(given).__name__}{size}; {_REMEDY}"
         )
     return {
         name: _array(name, values) for name, values in zip(names[len(given)], given, strict=True)

@@ -180,7 +180,8 @@ def _try(path: str, module: "nn.Module", input_shape: InputShape, num_outputs: i
         raise ParameterError(
             f"the module of '{path}' returns shape {shape} for two samples, expected "
             f"{(2, num_outputs)}; its last layer must have num_outputs units: one for each class "
-            "if labels are whole numbers, else one for each number to predict"
+            "if labels have an integer type (such as y.astype(int)), else one for each number to "
+            "predict"
         )
     for name, buffer in module.named_buffers():
         if name not in before or not torch.equal(before[name], buffer):
