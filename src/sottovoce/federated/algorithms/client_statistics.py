@@ -29,7 +29,7 @@ from torch import Tensor
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import L2Ball, Vector
-from sottovoce.core.errors import ParameterError
+from sottovoce.core.errors import ParameterError, WireError
 from sottovoce.federated.algorithms.algorithm import (
     AggregatedUplink,
     Algorithm,
@@ -53,7 +53,7 @@ from sottovoce.learning.clients import (
 )
 from sottovoce.learning.task import Task
 
-# Keys of the state. The first two reach clients.
+# Keys of the state; clients receive the first two.
 CLIP_NORM, ROUNDS_RELEASED = "statistics clip norm", "statistics rounds"
 # The latest result: its value between 0 and 1, and the number of rounds released before it.
 EVALUATED = "statistics evaluation"
@@ -91,7 +91,6 @@ class WithStatistics:
     gathers: ClassVar[bool] = False
     unit: ClassVar[Unit] = Unit.CLIENT
     record_sampling_rate: ClassVar[float] = 1.0
-    shared_numbers: ClassVar[tuple[str, ...]] = (CLIP_NORM, ROUNDS_RELEASED)
 
     def __post_init__(self) -> None:
         if not isinstance(self.clip, AdaptiveClip):
@@ -107,6 +106,11 @@ class WithStatistics:
     def shared_state(self) -> tuple[str, ...]:
         return self.inner.shared_state
 
+    @property
+    def shared_numbers(self) -> tuple[str, ...]:
+        adaptive = (CLIP_NORM,) if isinstance(self.clip, AdaptiveClip) else ()
+        return (*adaptive, *((ROUNDS_RELEASED,) if self.evaluation else ()))
+
     def domain(self, dimension: int, num_samples: int) -> L2Ball:  # noqa: ARG002
         """Return the unit ball with one more dimension for each statistic."""
         return L2Ball(dimension=dimension + self._places, radius=1.0)
@@ -115,10 +119,11 @@ class WithStatistics:
         return self.inner.weight(num_samples)
 
     def initialize(self, model: Vector) -> State:
-        first = self.clip.initial if isinstance(self.clip, AdaptiveClip) else self.clip
-        own = {CLIP_NORM: _single(first), ROUNDS_RELEASED: np.zeros(1)}
+        own = {}
+        if isinstance(self.clip, AdaptiveClip):
+            own[CLIP_NORM] = _single(self.clip.initial)
         if self.evaluation:
-            own[EVALUATED] = np.full(2, np.nan)
+            own |= {ROUNDS_RELEASED: np.zeros(1), EVALUATED: np.full(2, np.nan)}
         return {**self.inner.initialize(model), **own}
 
     def client_steps(
@@ -144,13 +149,13 @@ class WithStatistics:
         self, model: Vector, combined: Sequence[AggregatedUplink], state: State
     ) -> tuple[Vector, State]:
         (mean,), dimension = [one.mean for one in combined], len(model)
-        clip_norm, rounds = float(state[CLIP_NORM][0]), state[ROUNDS_RELEASED][0]
+        clip_norm, own = self._clip_norm(state), dict[str, Vector]()
         update = mean[:dimension] * (clip_norm / self._signal(state))
-        own = {CLIP_NORM: state[CLIP_NORM], ROUNDS_RELEASED: np.array([rounds + 1.0])}
         if isinstance(self.clip, AdaptiveClip):
             own[CLIP_NORM] = _single(_next_clip_norm(self.clip, clip_norm, mean[dimension]))
         if self.evaluation:
-            own[EVALUATED] = state[EVALUATED]
+            rounds = float(state[ROUNDS_RELEASED][0])
+            own |= {ROUNDS_RELEASED: np.array([rounds + 1.0]), EVALUATED: state[EVALUATED]}
             if self._evaluates(state):
                 centered = mean[-1] / math.sqrt(self.evaluation.share)
                 own[EVALUATED] = np.array([(1.0 + centered) / 2.0, rounds])
@@ -165,8 +170,22 @@ class WithStatistics:
 
     def _evaluates(self, state: State) -> bool:
         """Return whether clients evaluate in this round; clients and server agree on it."""
-        rounds = state[ROUNDS_RELEASED][0]
-        return self.evaluation is not None and rounds % self.evaluation.every == 0
+        if self.evaluation is None:
+            return False
+        return bool(state[ROUNDS_RELEASED][0] % self.evaluation.every == 0)
+
+    def _clip_norm(self, state: State) -> float:
+        """Return the clipping norm of this round; clients and server use the same one."""
+        if not isinstance(self.clip, AdaptiveClip):
+            return self.clip
+        clip_norm = float(state[CLIP_NORM][0])
+        if not SMALLEST_CLIP_NORM <= clip_norm <= LARGEST_CLIP_NORM:
+            raise WireError(
+                f"the clipping norm that the server sends must lie between {SMALLEST_CLIP_NORM:g} "
+                f"and {LARGEST_CLIP_NORM:g}, got {clip_norm:g}; install the same version at server "
+                "and client"
+            )
+        return clip_norm
 
     def _signal(self, state: State) -> float:
         """Return a, the norm that is left to the update."""
@@ -177,7 +196,7 @@ class WithStatistics:
 
     def _extended(self, rows: Rows, results: Tensor | None, state: State) -> Rows:
         """Return what clients send: their updates scaled to norm a at most, and the statistics."""
-        clip_norm = float(state[CLIP_NORM][0])
+        clip_norm = self._clip_norm(state)
         finite, factors = clipping_factors(rows, clip_norm)
         columns = []
         if isinstance(self.clip, AdaptiveClip):
@@ -232,7 +251,7 @@ def _next_clip_norm(clip: AdaptiveClip, clip_norm: float, received: float) -> fl
     reach = _reach(clip.quantile)
     above = float(np.clip(received / math.sqrt(clip.share), -1.0, 1.0)) * reach
     moved = clip_norm * math.exp(-clip.rate * above)
-    return min(max(moved, SMALLEST_CLIP_NORM), LARGEST_CLIP_NORM)
+    return float(np.clip(moved, SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM))
 
 
 def _single(number: float) -> Vector:
