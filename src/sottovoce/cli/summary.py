@@ -39,6 +39,9 @@ def print_result(
         _print_sites(result["clients"])
     if profile:
         _print_profile(profile)
+    from sottovoce.runs.diagnosis import AccuracyDiagnosis
+
+    say(f"\n{AccuracyDiagnosis.read(result['diagnosis'])}")
     say(f"\nEvery figure is in {folder / 'result.json'}. Next:")
     for command in _next_commands(folder):
         say(f"  {command}")
@@ -73,6 +76,8 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     size = "1 bit" if bits == 1 else f"{bits:.3g} bits"
     score = result.get("score", "accuracy")
     privately = f"{found} (private); " if (found := evaluation_text(result)) else ""
+    averaged = result.get("accuracy_averaged")
+    average = "" if averaged is None else f" (averaged model: {averaged:.4f})"
     return [
         (
             "run",
@@ -81,7 +86,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         ),
         (
             "model",
-            f"{score} {result['accuracy']:.4f}, loss {result['loss']:.4g} on test data; "
+            f"{score} {result['accuracy']:.4f}{average}, loss {result['loss']:.4g} on test data; "
             f"{privately}{result['dimension']:,} parameters",
         ),
         ("protected", statement.protected),

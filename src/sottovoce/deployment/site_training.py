@@ -28,6 +28,7 @@ from sottovoce.federated.algorithms.algorithm import (
     ALGORITHMS,
     Algorithm,
     ClientStepInput,
+    message_mechanism,
     shared_numbers_of,
 )
 from sottovoce.federated.cohorts import SAMPLINGS
@@ -127,7 +128,7 @@ def prepare_order(order: Order, site: Site) -> PreparedOrder:
     domain = algorithm.domain(dimension, size)
     part = ClientPlan(
         client=order.client,
-        mechanism=_built(kind, domain, parameters),
+        mechanism=message_mechanism(algorithm, _built(kind, domain, parameters)),
         weight=algorithm.weight(size),
     )
     rotated = spec.rotation == "on"
@@ -155,6 +156,7 @@ def prepare_order(order: Order, site: Site) -> PreparedOrder:
         model=start.model,
         state=start.state,
         randomness=randomness,
+        mechanism_of=lambda _: part.mechanism,
     )
 
     def train() -> list[Vector]:

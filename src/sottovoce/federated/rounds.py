@@ -274,6 +274,7 @@ class StoredMessages(ChargedRounds):
             model=start.model,
             state=start.state,
             randomness=self.randomness,
+            mechanism_of=lambda i: self.parts[group[i]].mechanism,
         )
         clients = _take(self.clients, group)
         requests = []

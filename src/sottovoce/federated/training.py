@@ -186,6 +186,8 @@ class RoundRecord:
         replies_dropped: Number of replies that came in time but were not what the plan announced.
         unanswered: For each client that was asked and does not count, the reason, by client name.
         sites: The outcome of each remote site, by name.
+        update_norm: The norm of the decoded mean update, which the server sees; None if the round
+            released nothing.
     """
 
     round: int
@@ -200,6 +202,7 @@ class RoundRecord:
     replies_dropped: int = 0
     unanswered: Mapping[str, str] = field(default_factory=dict)
     sites: Mapping[str, SiteReply] = field(default_factory=dict)
+    update_norm: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,8 +364,9 @@ class Training:
             start = self.broadcast(progress)
         collected = self.backend.collect(number, cohort, start)
         del start  # The step needs the memory of a large model.
-        model, state = progress.model, progress.algorithm_state
+        model, state, norm = progress.model, progress.algorithm_state, None
         if collected.combined:
+            norm = float(np.linalg.norm(collected.combined[0].mean))
             with stage("step"):
                 model, state = self.algorithm.server_step(model, collected.combined, state)
             if model.shape != progress.model.shape:
@@ -388,5 +392,6 @@ class Training:
             replies_dropped=collected.replies_dropped,
             unanswered=collected.unanswered,
             sites=collected.sites,
+            update_norm=norm,
         )
         return Progress(rounds_done=number, model=model, algorithm_state=state), record

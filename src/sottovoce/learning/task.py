@@ -41,6 +41,7 @@ from sottovoce.learning.local_training import LocalTrainer, copy_to
 from sottovoce.learning.minibatches import Minibatches
 from sottovoce.learning.model_steps import StepSettings
 from sottovoce.learning.models.modules import FlatLinear, check_module
+from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings
 from sottovoce.learning.stacked_models import ModuleOrder, StackForm
 from sottovoce.mechanisms.kernels import cuda
 
@@ -51,6 +52,7 @@ _TIMES_ON_GPU = 16  # Many small kernels cost more time on a GPU than larger one
 _EVALUATED_TOGETHER = 1024
 _DIGESTED_ROWS = 1000
 _KEPT_BYTES = 1 << 28
+_ROWS_OF_OPTIMIZER = 5  # Its state for a model, at most three rows, and copies in a step.
 
 Objective = Literal["classification", "regression"]
 # The name under which `Evaluation.accuracy` is printed.
@@ -224,6 +226,24 @@ class Task:
         losses, scores = totals / sizes
         return losses, scores
 
+    @property
+    def num_test_samples(self) -> int:
+        """The number of samples of the test data."""
+        return len(self._test_labels)
+
+    def trivial_score(self) -> float:
+        """Return the score of the best constant answer on the test data.
+
+        Returns:
+            For classification the share of the most frequent class, for regression the score of
+            the mean of the targets.
+        """
+        labels = self._test_labels
+        if self.objective == "classification":
+            _, counts = torch.unique(labels, return_counts=True)
+            return float(counts.max()) / labels.numel()
+        return 1.0 - float((labels - labels.mean(dim=0)).abs().mean())
+
     def loss(self, flat: Tensor, features: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of a flat model on some samples, for differentiation.
 
@@ -374,19 +394,25 @@ class Task:
         *,
         steps: int | Minibatches,
         learning_rate: float,
+        optimizer: OptimizerSettings = PLAIN_SGD,
+        gradient_clip: float | None = None,
         proximal_weights: Sequence[float] | None = None,
         corrections: Tensor | None = None,
     ) -> Iterator[tuple[int, Tensor]]:
         """Yield the models of clients after their local steps, several clients at once.
 
         Each client's loss is increased by (its proximal weight/2) |w - model|^2, and in each step
-        its row of `corrections` is added to its gradient.
+        its row of `corrections` is added to its gradient. Each client has an optimizer of its own.
 
         Args:
             model: The flat model that all clients start from.
             clients: The clients.
             steps: The number of steps, which use all records of a client; or their minibatches.
-            learning_rate: The length of a step relative to the gradient.
+            learning_rate: The optimizer's learning rate; for plain SGD the length of a step
+                relative to the gradient.
+            optimizer: How gradients move the models.
+            gradient_clip: The norm to which the gradient of each minibatch is clipped, before
+                proximal terms and corrections are added; None for no clipping.
             proximal_weights: One weight for each client; None for zero.
             corrections: One row for each client; None for zero.
 
@@ -400,21 +426,25 @@ class Task:
             model=self.tensor(model),
             learning_rate=learning_rate,
             minibatches=steps,
+            optimizer=optimizer,
+            gradient_clip=gradient_clip,
             pulls=proximal_weights,
             shifts=corrections,
         )
         yield from self._trainer.models(clients, work)
 
-    def clients_at_once(self, width: int) -> int:
+    def clients_at_once(self, width: int, *, keeps_state: bool = False) -> int:
         """Return how many clients are trained at once, which bounds the memory that they take.
 
         Args:
             width: The most records of a step.
+            keeps_state: Whether an optimizer keeps numbers for each parameter of each client.
 
         Returns:
             At least one.
         """
-        return self._chunk_rows(5 * self.dimension + width * self.elements_in_layers)
+        rows = 5 + (_ROWS_OF_OPTIMIZER if keeps_state else 0)
+        return self._chunk_rows(rows * self.dimension + width * self.elements_in_layers)
 
     @property
     def elements_in_layers(self) -> int:

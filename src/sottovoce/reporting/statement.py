@@ -193,6 +193,8 @@ def _spent(record: RunRecord, epsilon: float, clients: Sequence[Mapping[str, Any
         rounds = f"{rounds} (the run has not ended)"
     elif result.get("halted"):
         rounds = f"{rounds} (the run was halted)"
+    elif result.get("diverged"):
+        rounds = f"{rounds} (the model diverged)"
     of, more = _budget(record, clients)
     asked = any(row.get("clients_asked") for row in record.rows)
     if epsilon == 0.0 and not asked and not any(row.get("rounds") for row in clients):
@@ -293,7 +295,8 @@ def clip_bound(record: RunRecord) -> str:
 
 
 def _stopped_early(record: RunRecord) -> bool:
-    return record.result is None or bool(record.result.get("halted"))
+    result = record.result
+    return result is None or bool(result.get("halted") or result.get("diverged"))
 
 
 def _remarks(record: RunRecord) -> tuple[list[str], list[str]]:

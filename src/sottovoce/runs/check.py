@@ -334,12 +334,17 @@ def _timed(resolved: Resolved, training: Training, most: int) -> _Seconds:
     """Time what a round does, on an untrained model; discard the results."""
     start = training.broadcast(training.start())
     randomness = SeededRandomness(0)  # Its messages are discarded, so they need no secret key.
-    step = ClientStepInput(
-        run="check", round=1, model=start.model, state=start.state, randomness=randomness
-    )
 
     def train(clients: Sequence[int]) -> list[tuple[int, int, Vector]]:
         data = [resolved.clients[i] for i in clients]
+        step = ClientStepInput(
+            run="check",
+            round=1,
+            model=start.model,
+            state=start.state,
+            randomness=SeededRandomness(0),  # Noise of local steps is drawn once from a keystream.
+            mechanism_of=lambda i: resolved.parts[clients[i]].mechanism,
+        )
         return compute_finite_uplinks(resolved.algorithm, resolved.task, data, step)
 
     order = np.argsort(resolved.clients.sizes, kind="stable").tolist()

@@ -112,7 +112,15 @@ class WithStatistics:
         return (*adaptive, *((ROUNDS_RELEASED,) if self.evaluation else ()))
 
     def domain(self, dimension: int, num_samples: int) -> L2Ball:  # noqa: ARG002
-        """Return the unit ball with one more dimension for each statistic."""
+        """Return the unit ball with one more dimension for each statistic.
+
+        Args:
+            dimension: Number of model parameters.
+            num_samples: Number of the client's records; not used.
+
+        Returns:
+            The domain of a message.
+        """
         return L2Ball(dimension=dimension + self._places, radius=1.0)
 
     def weight(self, num_samples: int) -> float:

@@ -7,8 +7,8 @@ drawn    decoded values are drawn from the same laws with torch's generator, on 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -159,11 +159,15 @@ class InMemoryBackend(ABC):
         together = max(1, capacity // self.dimension)
         for first in range(0, len(cohort), together):
             group = cohort[first : first + together]
-            steps = self.algorithm.client_steps(self.task, self.clients.take(group), step)
+            own = replace(step, mechanism_of=self._mechanisms_of(group))
+            steps = self.algorithm.client_steps(self.task, self.clients.take(group), own)
             for block in staged("train", steps):
                 for uplink, rows in enumerate(block.uplinks):
                     yield uplink, group[block.start : block.start + len(rows)], rows
                 del block, rows  # Large models are not kept while the next ones train.
+
+    def _mechanisms_of(self, group: Positions) -> Callable[[int], Mechanism]:
+        return lambda i: self.parts[int(group[i])].mechanism
 
 
 class PortionedBackend(InMemoryBackend):
