@@ -20,8 +20,8 @@ from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms.compressed_update import (
     MESSAGE_BITS,
-    CompressedUpdate,
     MessageBits,
+    compressed,
 )
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.mechanism import FiniteLaw, Mechanism
@@ -75,7 +75,7 @@ def test_epsilon_equals_that_of_dp_accounting(seed: int, settings: int) -> None:
         steps, rounds = int(generator.integers(1, 12)), int(generator.integers(1, 60))
         sigma = float(generator.uniform(0.8, 4.0))
         mechanism = Gaussian(input_domain=stepped(steps, rate), noise_multiplier=sigma)
-        event = release_event(CompressedUpdate(charged=mechanism), adjacency=ZERO_OUT)
+        event = release_event(compressed(mechanism), adjacency=ZERO_OUT)
         ours = epsilon(Repeated(event=event, count=rounds), 1e-5)
         accountant = pld_privacy_accountant.PLDAccountant()
         sampled = dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(sigma))
@@ -128,7 +128,7 @@ def exact_epsilon(p: np.ndarray, q: np.ndarray, delta: float) -> float:
 def test_the_message_is_charged_as_its_steps_and_nothing_else() -> None:
     gaussian = Gaussian(input_domain=stepped(7, 0.2), noise_multiplier=2.0)
     for bits in MESSAGE_BITS:
-        event = release_event(CompressedUpdate(charged=gaussian, bits=bits), adjacency=ZERO_OUT)
+        event = release_event(compressed(gaussian, bits), adjacency=ZERO_OUT)
         inner = Sampled(
             event=GaussianNoise(mu=0.5, adjacency=ZERO_OUT),
             rate=0.2,
@@ -136,15 +136,15 @@ def test_the_message_is_charged_as_its_steps_and_nothing_else() -> None:
             hidden_by="own-records",
         )
         assert event == Repeated(event=inner, count=7)
-        assert CompressedUpdate(charged=gaussian, bits=bits).privacy(ZERO_OUT) == event
+        assert compressed(gaussian, bits).privacy(ZERO_OUT) == event
     free = NoPrivacy(input_domain=stepped(7, 0.2))
-    assert isinstance(local_event(CompressedUpdate(charged=free), adjacency=ZERO_OUT), NonPrivate)
+    assert isinstance(local_event(compressed(free), adjacency=ZERO_OUT), NonPrivate)
 
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_channels_and_further_samples_are_refused(adjacency: Adjacency) -> None:
     domain = dataclasses.replace(stepped(2, 0.5), records=1)
-    message = CompressedUpdate(charged=Gaussian(input_domain=domain, noise_multiplier=1.0))
+    message = compressed(Gaussian(input_domain=domain, noise_multiplier=1.0))
     for hidden in (OnlySums(minimum_clients=5), ShuffledMessages(minimum_clients=5)):
         with pytest.raises(PrivacyError, match="channel 'direct'"):
             ReleaseTerms(adjacency=adjacency, visibility=hidden)(message)
@@ -157,9 +157,9 @@ def test_messages_of_other_steps_have_another_hash() -> None:
     base = Gaussian(input_domain=stepped(2, 0.5), noise_multiplier=1.0)
     more = dataclasses.replace(base, input_domain=stepped(3, 0.5))
     messages: list[Mechanism] = [
-        CompressedUpdate(charged=base),
-        CompressedUpdate(charged=base, bits=1),
-        CompressedUpdate(charged=more),
+        compressed(base),
+        compressed(base, 1),
+        compressed(more),
     ]
     assert len({parameter_hash(one) for one in [base, *messages]}) == 4
     assert kind_of(messages[0]) == "gaussian"
@@ -190,7 +190,7 @@ def updates(work: NoisyLocalSteps, sizes: list[int], noise: float | None = None)
         model=task.initial_model(),
         state={},
         randomness=SeededRandomness(3),
-        mechanism_of=lambda i: CompressedUpdate(charged=mechanisms[i]),
+        mechanism_of=lambda i: compressed(mechanisms[i]),
     )
     rows = [block for _, found in work.updates(task, clients, step) for block in found.blocks(99)]
     return torch.cat([block.double() for block in rows]).numpy()
@@ -258,20 +258,24 @@ def test_pulls_keep_clients_close_to_the_shared_model() -> None:
 # -- messages -------------------------------------------------------------------------------------
 
 
+def privatized(message: Mechanism, vector: np.ndarray) -> np.ndarray:
+    return np.asarray(message.privatize(vector))  # type: ignore[attr-defined]
+
+
 def test_compressed_messages_decode_without_bias() -> None:
     charged = Gaussian(input_domain=stepped(1, 0.5, dimension=64), noise_multiplier=1.0)
     vector = np.random.default_rng(0).normal(size=64)
     settings: list[tuple[MessageBits, float]] = [(32, 1e-6), (4, 0.02), (2, 0.1)]
     for bits, atol in settings:
-        message = CompressedUpdate(charged=charged, bits=bits)
-        decoded = [message.decode(message.privatize(vector)) for _ in range(600)]
+        message = compressed(charged, bits)
+        decoded = [message.decode(privatized(message, vector)) for _ in range(600)]
         np.testing.assert_allclose(np.mean(decoded, axis=0), vector, atol=5 * atol)
         assert message.law(vector).variance() == pytest.approx(np.var(decoded, axis=0), abs=0.3)
-    one = CompressedUpdate(charged=charged, bits=1)
-    single = one.decode(one.privatize(vector))
+    one = compressed(charged, 1)
+    single = one.decode(privatized(one, vector))
     assert single @ vector == pytest.approx(vector @ vector, rel=1e-6)
     assert one.code_format().payload_bits(64) == 64 + 32
-    assert not one.decode(one.privatize(np.zeros(64))).any()
+    assert not one.decode(privatized(one, np.zeros(64))).any()
     codes = np.concatenate([np.zeros(64), np.ones(32)]).astype(np.uint8)  # The scale is not finite.
     with pytest.raises(SottovoceError, match="scale"):
         one.decode(codes)

@@ -42,11 +42,6 @@ class Branching(Plain):
         return 2.0 if x.sum() > 0 else 1.0
 
 
-class Random(Plain):
-    def factor(self, x: Tensor) -> Any:
-        return 1.0 + 0.0 * torch.rand(1)
-
-
 class Writing(Plain):
     def factor(self, x: Tensor) -> Any:
         kept = torch.zeros(len(x), 1)
@@ -216,7 +211,6 @@ def test_a_client_without_records_keeps_the_model() -> None:
     ("build", "reason"),
     [
         (Branching, "cannot compute the module"),
-        (Random, "cannot compute the module"),
         (Writing, "cannot compute the module"),
         (WithoutRule, "cannot compute the module"),
         (Mixing, "mixes the samples"),

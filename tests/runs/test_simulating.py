@@ -44,16 +44,24 @@ def table(**changes: Any) -> dict[str, Any]:
     return given | {"data": {"clients": 4}}
 
 
-@pytest.mark.parametrize("as_function", [False, True])
-def test_a_model_with_frozen_parameters_is_refused_before_anything_is_charged(
-    as_function: bool, tmp_path: Path
+@pytest.mark.parametrize("by_name", [False, True])
+def test_frozen_parameters_are_part_of_the_model_but_neither_trained_nor_sent(
+    by_name: bool, tmp_path: Path
 ) -> None:
-    module = sized((6,), 3)
-    module[0].requires_grad_(False)  # type: ignore[index]
-    model = (lambda: module) if as_function else module
-    with pytest.raises(ParameterError, match=r"frozen parameters .*'0\.weight', '0\.bias'"):
-        sottovoce.simulate(table(), model=model, data=(FEATURES, LABELS), out=tmp_path / "run")
-    assert not (tmp_path / "run" / "ledger.sqlite").exists()
+    def module(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        made = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1), nn.Tanh(), nn.Linear(8, 3))
+        made[0].requires_grad_(by_name)
+        return made
+
+    trainable = ["3.*"] if by_name else []
+    given: Any = {"data": (FEATURES, LABELS), "trainable": trainable, "out": tmp_path / "run"}
+    run = sottovoce.simulate(table(), model=module(0), **given)
+    assert set(run.tensors()) == {"3.weight", "3.bias"}
+    other = sottovoce.simulate(table(), model=module(0), data=given["data"], trainable=trainable)
+    np.testing.assert_array_equal(run.model, other.model)
+    with pytest.raises(ConfigError, match="the model of"):
+        sottovoce.simulate(table(), model=module(1), resume=True, **given)
 
 
 @pytest.fixture(scope="module")

@@ -75,9 +75,9 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     bits = result["bits_per_coordinate"]
     size = "1 bit" if bits == 1 else f"{bits:.3g} bits"
     score = result.get("score", "accuracy")
-    privately = f"{found} (private); " if (found := evaluation_text(result)) else ""
     averaged = result.get("accuracy_averaged")
     average = "" if averaged is None else f" (averaged model: {averaged:.4f})"
+    privately = f"{found} (private); " if (found := evaluation_text(result)) else ""
     return [
         (
             "run",

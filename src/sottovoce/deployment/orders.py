@@ -53,6 +53,7 @@ def printable_name(value: object) -> str:
 Name = Annotated[str, BeforeValidator(printable_name)]
 Table = Annotated[Mapping[str, Any], Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=0, le=_LARGEST)]
+Digest = Annotated[str, Field(strict=True, pattern="^([0-9a-f]{16})?$")]
 CountFromOne = Annotated[Count, Field(ge=1)]
 
 
@@ -136,6 +137,8 @@ class Order(SiteRequest):
         round: Number of the round.
         mechanism: The client's mechanism: its `kind` and its parameters.
         classes: Number of classes of the run, since a site may have records of only some of them.
+        frozen: Digest of the model's frozen parameters and buffers at the server, which are not
+            sent; empty if it has none.
         keep_from: Rounds before this one are never asked for again.
         attempt: Number of the attempt at a secure sum that the order opens, from 1; 0 if the reply
             is the message itself.
@@ -143,7 +146,7 @@ class Order(SiteRequest):
     """
 
     part: ClassVar[str] = ORDER
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     message_type: ClassVar[str] = "train"
     sent_apart: ClassVar[tuple[str, ...]] = ("vectors",)
 
@@ -151,6 +154,7 @@ class Order(SiteRequest):
     round: Count
     mechanism: Table
     classes: CountFromOne | None
+    frozen: Digest = ""
     keep_from: Count
     attempt: Count = 0
     vectors: tuple[bytes, ...]

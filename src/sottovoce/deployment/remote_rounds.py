@@ -67,6 +67,7 @@ class RemoteRounds(ChargedRounds):
     Attributes:
         spec: The resolved spec as JSON data.
         classes: Number of classes, if the run predicts classes.
+        frozen: Digest of the model's frozen parameters and buffers; empty if it has none.
         downlink: Format of the vectors that are sent to clients.
         post: The transport.
         patience: The deadline of a round and the required numbers of replies.
@@ -76,6 +77,7 @@ class RemoteRounds(ChargedRounds):
 
     spec: dict[str, Any]
     classes: int | None
+    frozen: str = ""
     downlink: DownlinkFormat
     post: Transport[Order]
     patience: WaitLimits
@@ -184,6 +186,7 @@ class RemoteRounds(ChargedRounds):
             },
             keep_from=plan.round,  # every earlier round is in a checkpoint
             classes=self.classes,
+            frozen=self.frozen,
             attempt=attempt,
             vectors=tuple(vectors),
         )

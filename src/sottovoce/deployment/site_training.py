@@ -18,6 +18,7 @@ from sottovoce.core.errors import (
     ParameterError,
     PolicyError,
     SottovoceError,
+    UnknownNameError,
     WireError,
 )
 from sottovoce.core.randomness import Randomness, SeededRandomness
@@ -37,6 +38,7 @@ from sottovoce.learning import datasets, models
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.features import FEATURES, files_of
+from sottovoce.learning.models.modules import select_trainable, trainable_parameters
 from sottovoce.learning.partition import PARTITIONS
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
@@ -123,6 +125,11 @@ def prepare_order(order: Order, site: Site) -> PreparedOrder:
         stamps_of(spec.data.dataset),
     )
     algorithm, dimension = place.algorithm, place.task.dimension
+    if place.task.fixed_digest != order.frozen:
+        raise ConfigError(
+            "the frozen parameters or buffers of the model are not those of the server; give the "
+            "site the same pretrained weights and the same versions of the model's packages"
+        )
     size = place.client.num_samples
     # The domain is the site's own: how far a record moves the update follows from its data.
     domain = algorithm.domain(dimension, size)
@@ -347,9 +354,10 @@ def _check_size(spec: RunSpec, data: Dataset, model_bytes: int) -> None:
     try:
         with torch.device("meta"):
             module = models.build(spec.model.build(), data.input_shape, data.num_outputs)
-    except ParameterError as error:
+        select_trainable(module, spec.model.trainable)
+    except (ParameterError, UnknownNameError) as error:
         raise ConfigError(f"the order's model is not valid: {error}; correct the spec") from None
-    dimension = sum(tensor.numel() for tensor in module.parameters())
+    dimension = sum(tensor.numel() for tensor in trainable_parameters(module).values())
     if dimension > MAX_DIMENSION or payload_bytes(dimension, spec.runtime.downlink) != model_bytes:
         raise WireError(
             f"{model_bytes} bytes arrived for a model of {dimension} numbers; use the same model "

@@ -19,6 +19,7 @@ from sottovoce.federated.algorithms.algorithm import (
     Algorithm,
     ClientStepInput,
     ClientVectors,
+    seeded_steps,
 )
 from sottovoce.federated.training import (
     MAX_COORDINATES_IN_MEMORY,
@@ -55,7 +56,7 @@ def compute_finite_uplinks(
     """
     return [
         (block.start + i, uplink, values)
-        for block in staged("train", algorithm.client_steps(task, clients, step))
+        for block in staged("train", seeded_steps(algorithm, task, clients, step))
         for uplink, rows in enumerate(block.uplinks)
         for i, values in enumerate(zero_nonfinite_rows(rows))
     ]
@@ -278,7 +279,7 @@ class StoredMessages(ChargedRounds):
         )
         clients = _take(self.clients, group)
         requests = []
-        for block in staged("train", self.algorithm.client_steps(self.task, clients, step)):
+        for block in staged("train", seeded_steps(self.algorithm, self.task, clients, step)):
             for uplink, rows in enumerate(block.uplinks):
                 shared = factored(rows)
                 requests += [

@@ -136,6 +136,7 @@ def _make_rounds(
         "channel": resolved.channel,
         "spec": spec_for_sites(spec),
         "classes": resolved.num_classes,
+        "frozen": resolved.task.fixed_digest,
         "downlink": spec.runtime.downlink,
         "post": post,
         "patience": WaitLimits(

@@ -199,25 +199,24 @@ def clip_rows(rows: Rows, limit: float) -> Rows:
 _STABILITY = 0.01
 
 
-def norm_factors(norms: Tensor, limit: float, *, normalizes: bool = False) -> Tensor:
-    """Return the factors that give gradients of these norms a norm of at most `limit`.
+def norm_divisors(norms: Tensor, limit: float, *, normalizes: bool = False) -> Tensor:
+    """Return d for which gradients of these norms, times limit/d, have norm `limit` at most.
 
-    They are min(1, limit/norm), or limit/(norm + 0.01) where gradients are normalized, which needs
+    It is max(norm, limit), which clips, or norm + 0.01 where gradients are normalized, which needs
     no limit that fits the data (Bu, Wang, Zha and Karypis 2023, AUTO-S).
     """
-    divisors = norms + _STABILITY if normalizes else torch.clamp(norms, min=limit)
-    return limit / divisors
+    return norms + _STABILITY if normalizes else torch.clamp(norms, min=limit)
 
 
 def clipping_factors(rows: Rows, limit: float, *, normalizes: bool = False) -> tuple[Rows, Tensor]:
     """Return the rows, not yet clipped, and the factors that clip each of them to norm `limit`.
 
     Code that sums rows can use the factors as weights of the sum instead of scaling the rows first.
-    They are those of `norm_factors`. A row whose norm is not finite is replaced by zero, and its
-    factor is 0.
+    A factor is min(1, limit/norm), with the Euclidean norm, or limit/(norm + 0.01) with
+    `normalizes`. A row whose norm is not finite is replaced by zero, and its factor is 0.
     """
     norms = rows.norms()
-    factors = norm_factors(norms, limit, normalizes=normalizes)
+    factors = limit / norm_divisors(norms, limit, normalizes=normalizes)
     finite = torch.isfinite(norms)
     # Reading a result from a GPU takes longer than replacing rows that are mostly finite.
     if norms.is_cuda or not bool(finite.all()):

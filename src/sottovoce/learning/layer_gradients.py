@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import group_norm, pad, unfold
 
-from sottovoce.learning.clients import DenseRows, LayeredRows, OuterRows, norm_factors
-from sottovoce.learning.models.modules import FlatLinear
+from sottovoce.learning.clients import DenseRows, LayeredRows, OuterRows, norm_divisors
+from sottovoce.learning.models.modules import FlatLinear, trainable_parameters
 
 # Layers without parameters in which no sample influences another.
 _SAMPLEWISE = (
@@ -44,6 +44,7 @@ _SAMPLEWISE = (
     nn.Sigmoid,
     nn.Tanh,
     nn.Identity,
+    nn.Dropout,
     nn.MaxPool2d,
     nn.AvgPool2d,
     nn.AdaptiveAvgPool2d,
@@ -59,8 +60,9 @@ class Layer:
 
     @property
     def has_parameters(self) -> bool:
-        """Whether the layer has parameters: it is a linear layer, a convolution or a group norm."""
-        return isinstance(self.module, nn.Linear | nn.Conv2d | nn.GroupNorm)
+        """Whether the layer is trained: a linear layer, convolution or group norm, not frozen."""
+        is_one = isinstance(self.module, nn.Linear | nn.Conv2d | nn.GroupNorm)
+        return is_one and any(one.requires_grad for one in self.module.parameters())
 
     def outputs(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Return the layer's outputs for a batch of inputs, with its parameters replaced.
@@ -69,7 +71,8 @@ class Layer:
             parameters: The parameters of the whole module by name.
             inputs: One row for each sample.
         """
-        own = {n: parameters[self.prefix + n] for n, _ in self.module.named_parameters()}
+        names = [n for n, _ in self.module.named_parameters()] if self.has_parameters else []
+        own = {n: parameters[self.prefix + n] for n in names}
         outputs: Tensor = functional_call(self.module, own, (inputs,))
         return outputs
 
@@ -81,12 +84,20 @@ class Chain:
     layers: tuple[Layer, ...]
     elements_per_sample: int
 
+    @property
+    def is_random(self) -> bool:
+        """Whether a layer draws random numbers in training."""
+        return any(
+            isinstance(layer.module, nn.Dropout) and layer.module.training and layer.module.p > 0.0
+            for layer in self.layers
+        )
+
 
 def chain_of(module: nn.Module, sample_shape: Sequence[int]) -> Chain | None:
     """Return a module as a chain, or None unless every layer is known to keep samples apart.
 
-    None also if a layer with parameters or a parameter is used twice, or the input of a linear
-    layer is not flat. `sample_shape` is the shape of one sample.
+    None also if a layer with parameters or a parameter is used twice, the input of a linear layer
+    is not flat, or only a part of a layer is frozen. `sample_shape` is the shape of one sample.
     """
     layers = tuple(_layers(module, ""))
     if not all(_is_known(layer.module) for layer in layers):
@@ -94,7 +105,7 @@ def chain_of(module: nn.Module, sample_shape: Sequence[int]) -> Chain | None:
     trained = [layer.module for layer in layers if layer.has_parameters]
     # A layer or tensor that is used twice has the sum of two gradients, which is not handled here.
     names = sum(1 for one in trained for _ in one.parameters())
-    if len(set(trained)) < len(trained) or names != len(list(module.parameters())):
+    if len(set(trained)) < len(trained) or names != len(trainable_parameters(module)):
         return None
     elements = _elements(layers, torch.zeros(1, *sample_shape))
     return None if elements is None else Chain(layers=layers, elements_per_sample=elements)
@@ -136,6 +147,8 @@ def _is_known(layer: nn.Module) -> bool:
     if type(layer) is nn.Conv2d:
         plain = layer.groups == 1 and layer.padding_mode == "zeros"
         return plain and not isinstance(layer.padding, str) and layer.bias is not None
+    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):  # In eval mode, as `check_module` says.
+        return not trainable_parameters(layer)
     if type(layer) is nn.Flatten:
         return bool(layer.start_dim == 1 and layer.end_dim == -1)
     return type(layer) in _SAMPLEWISE and not getattr(layer, "inplace", False)
@@ -317,13 +330,15 @@ class GradientStack:
     ) -> Tensor:
         """Return each client's sum of clipped gradients, (models, clients, parameters).
 
-        Gradients are clipped to norm `limit`, or normalized (`clients.norm_factors`); one whose
+        Gradients are clipped to norm `limit`, or normalized (`clients.norm_divisors`); one whose
         norm is not finite counts as zero. `shares` (models, clients, samples) is 1 where a sample
         belongs to a client, else 0. The `geometry` of the norm is "l2" or "l1".
         """
         norms = self.norms() if geometry == "l2" else self.l1_norms()
         finite = torch.isfinite(norms)
-        factors = torch.where(finite, norm_factors(norms, limit, normalizes=normalizes), 0.0)
+        factors = torch.where(
+            finite, limit / norm_divisors(norms, limit, normalizes=normalizes), 0.0
+        )
         layers = self.layers
         # Reading a result from a GPU takes longer than replacing rows that are mostly finite.
         if norms.is_cuda or not bool(finite.all()):

@@ -16,7 +16,6 @@ that are no chain of known layers are computed by `torch.func.vmap`. It cannot h
 function that
 
     branches on values or reads them (`.item()`, `if x.sum() > 0`),
-    draws random numbers,
     writes into tensors of its own in place,
     uses an autograd function without a rule for vmap,
 
@@ -103,7 +102,11 @@ class LocalTrainer:
             )
             with _in_float32(self._task.device):
                 own = steps.part(part)
-                models = [_one_by_one(self._task, pool, own) if alone else self._at_once(pool, own)]
+                if alone:
+                    models = [_one_by_one(self._task, group, pool, own)]
+                else:
+                    with self._task.layers_of(group):
+                        models = [self._at_once(pool, own)]
             yield start, models.pop()  # Only the caller keeps a reference to large models.
 
     def _trains_alone(self, clients: int, width: int) -> bool:
@@ -176,7 +179,9 @@ class _Pool:
         return rows.swapaxes(0, 1), weights.swapaxes(0, 1)
 
 
-def _one_by_one(task: "Task", pool: _Pool, steps: StepSettings) -> Tensor:
+def _one_by_one(
+    task: "Task", clients: Sequence[ClientData], pool: _Pool, steps: StepSettings
+) -> Tensor:
     """Return the models of clients that are trained one after the other, as rows."""
     trained, stop = [], 0
     for place, size in enumerate(pool.sizes):
@@ -188,8 +193,8 @@ def _one_by_one(task: "Task", pool: _Pool, steps: StepSettings) -> Tensor:
             alone = model[None].clone()
             optimizer = steps.optimizer.start(alone, learning_rate=steps.learning_rate)
         own = [torch.from_numpy(records) for records in steps.minibatches.of_client(place)]
-        for _ in range(steps.minibatches.repeats):
-            for records in own:
+        with task.layers_of(clients[place : place + 1]):
+            for records in own * steps.minibatches.repeats:
                 chosen = records.to(task.device)
                 gradient = task.gradient(model, features[chosen], labels[chosen])
                 if steps.gradient_clip is not None:

@@ -31,6 +31,8 @@ def why_not_stacked(task: "Task") -> str | None:
         with torch.enable_grad():
             at_once = task.stacked_outputs(models.requires_grad_(), pair)
             torch.autograd.grad(at_once.sum(), models)
+        with task.evaluating():  # Without dropout, which would give other outputs each time.
+            at_once = task.stacked_outputs(models, pair)
     except Exception as error:  # The user's code may raise anything.
         text = " ".join(str(error).split())[:_LONGEST_REASON]
         return f"torch.func.vmap cannot compute the module ({type(error).__name__}: {text})"

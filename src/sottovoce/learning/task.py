@@ -6,6 +6,7 @@ Models are passed as flat float64 vectors; torch computes in float32, on the tas
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from sottovoce.core.domains import Floats, Vector
 from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import Randomness
 from sottovoce.learning.clients import (
     ClientData,
     Clients,
@@ -26,6 +28,7 @@ from sottovoce.learning.clients import (
     OuterRows,
     Rows,
     have_one_sample,
+    names_of,
     samples_of,
     sizes_of,
 )
@@ -37,10 +40,16 @@ from sottovoce.learning.layer_gradients import (
     stacked_gradients,
     stacked_outputs,
 )
+from sottovoce.learning.layer_randomness import LayerRandomness
 from sottovoce.learning.local_training import LocalTrainer, copy_to
 from sottovoce.learning.minibatches import Minibatches
 from sottovoce.learning.model_steps import StepSettings
-from sottovoce.learning.models.modules import FlatLinear, check_module
+from sottovoce.learning.models.modules import (
+    FlatLinear,
+    check_module,
+    draws_random_numbers,
+    trainable_parameters,
+)
 from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings
 from sottovoce.learning.stacked_models import ModuleOrder, StackForm
 from sottovoce.mechanisms.kernels import cuda
@@ -110,33 +119,61 @@ class Task:
         check_module(module)
         self.device = torch.device(device)
         self.objective: Objective = objective
+        trained = trainable_parameters(module)
+        self._shapes = {name: p.shape for name, p in trained.items()}
+        self._all_trained = len(trained) == len(list(module.parameters()))
+        self._chain = chain_of(module, test_features.shape[1:])
         self._module = module.to(self.device)
-        self._shapes = {name: p.shape for name, p in module.named_parameters()}
+        self._in_training = [layer for layer in module.modules() if layer.training]
+        self._layer_randomness: LayerRandomness | None = None
         self._test_features = self._place_test_features(test_features)
         self._test_labels = test_labels.to(self.device)
-        self._chain = chain_of(module, test_features.shape[1:])
         self._trainer = LocalTrainer(self, one_by_one=one_by_one)
 
     @cached_property
     def dimension(self) -> int:
-        """The number of parameters of the module."""
+        """The number of trainable parameters of the module."""
         return sum(shape.numel() for shape in self._shapes.values())
 
+    @cached_property
+    def is_random(self) -> bool:
+        """Whether a layer draws random numbers in training, as dropout does."""
+        if self._chain is not None:
+            return self._chain.is_random
+        return draws_random_numbers(self._module, self.test_samples(1))
+
+    @cached_property
+    def fixed_digest(self) -> str:
+        """A digest of the frozen parameters and persistent buffers; empty if there are none.
+
+        Server and sites build them from the spec, and compare this digest.
+        """
+        kept, buffers = self._module.state_dict(), dict(self._module.named_buffers())
+        fixed = [name for name, p in self._module.named_parameters() if not p.requires_grad]
+        fixed += [name for name in buffers if name in kept]
+        hashed = hashlib.blake2b(digest_size=8)
+        for name in fixed:
+            values = kept[name].detach().cpu()
+            hashed.update(repr((name, tuple(values.shape), str(values.dtype))).encode())
+            hashed.update(values.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return hashed.hexdigest() if fixed else ""
+
     def initial_model(self) -> Vector:
-        """Return the module's own parameters, its initial weights, as a flat vector.
+        """Return the module's own trainable parameters, its initial weights, as a flat vector.
 
         Returns:
             A new float64 vector, in the order of `layout`.
         """
         flat = torch.empty(self.dimension, dtype=torch.float64)
         pieces = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
-        for piece, parameter in zip(pieces, self._module.parameters(), strict=True):
+        trained = trainable_parameters(self._module).values()
+        for piece, parameter in zip(pieces, trained, strict=True):
             piece.copy_(parameter.detach().reshape(-1))
         return flat.numpy()
 
     @property
     def layout(self) -> dict[str, tuple[int, ...]]:
-        """The name and shape of every parameter tensor, in the order of the flat vector."""
+        """The name and shape of every trainable tensor, in the order of the flat vector."""
         return {name: tuple(shape) for name, shape in self._shapes.items()}
 
     @property
@@ -186,7 +223,7 @@ class Task:
         """
         parameters = self._unflatten(self.tensor(model))
         totals = torch.zeros(2, dtype=torch.float64, device=self.device)
-        with torch.no_grad():
+        with torch.no_grad(), self.evaluating():
             for start in range(0, len(self._test_labels), _EVALUATED_TOGETHER):
                 part = slice(start, start + _EVALUATED_TOGETHER)
                 labels = self._test_labels[part]
@@ -196,6 +233,24 @@ class Task:
         loss, score = totals.tolist()
         count = len(self._test_labels)
         return Evaluation(accuracy=score / count, loss=loss / count)
+
+    @property
+    def num_test_samples(self) -> int:
+        """The number of samples of the test data."""
+        return len(self._test_labels)
+
+    def trivial_score(self) -> float:
+        """Return the score of the best constant answer on the test data.
+
+        Returns:
+            For classification the share of the most frequent class, for regression the score of
+            the mean of the targets.
+        """
+        labels = self._test_labels
+        if self.objective == "classification":
+            _, counts = torch.unique(labels, return_counts=True)
+            return float(counts.max()) / labels.numel()
+        return 1.0 - float((labels - labels.mean(dim=0)).abs().mean())
 
     def evaluate_clients(
         self, model: Floats, clients: Sequence[ClientData]
@@ -226,24 +281,6 @@ class Task:
         losses, scores = totals / sizes
         return losses, scores
 
-    @property
-    def num_test_samples(self) -> int:
-        """The number of samples of the test data."""
-        return len(self._test_labels)
-
-    def trivial_score(self) -> float:
-        """Return the score of the best constant answer on the test data.
-
-        Returns:
-            For classification the share of the most frequent class, for regression the score of
-            the mean of the targets.
-        """
-        labels = self._test_labels
-        if self.objective == "classification":
-            _, counts = torch.unique(labels, return_counts=True)
-            return float(counts.max()) / labels.numel()
-        return 1.0 - float((labels - labels.mean(dim=0)).abs().mean())
-
     def loss(self, flat: Tensor, features: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of a flat model on some samples, for differentiation.
 
@@ -255,10 +292,12 @@ class Task:
         Returns:
             A scalar.
         """
-        return self._losses(self._outputs(self._unflatten(flat), features), labels).mean()
+        with self.evaluating():
+            outputs = self._outputs(self._unflatten(flat), features)
+        return self._losses(outputs, labels).mean()
 
     def gradient(self, flat: Tensor, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the gradient of `loss`, in less memory than by differentiating a flat tensor.
+        """Return the gradient of the mean loss in training, with a small use of memory.
 
         Args:
             flat: The model as a float32 tensor on the task's device.
@@ -291,7 +330,8 @@ class Task:
         Returns:
             One row for each sample.
         """
-        return self._outputs(self._unflatten(flat), features)
+        with self.evaluating():
+            return self._outputs(self._unflatten(flat), features)
 
     def embeddings(self, flat: Tensor, features: Tensor) -> Tensor:
         """Return the inputs of the last linear layer: the penultimate representation.
@@ -341,6 +381,42 @@ class Task:
             return torch.from_numpy(given)  # Large models are not copied.
         return copy_to(given, self.device)
 
+    # -- layers that compute something else in training -----------------------------------
+
+    def seed_layers(self, randomness: Randomness, run: str, number: int) -> None:
+        """Draw what random layers need in a round from the clients' own randomness.
+
+        Args:
+            randomness: The clients' own randomness.
+            run: Name of the run.
+            number: The round.
+        """
+        self._layer_randomness = LayerRandomness(randomness, run, number)
+
+    def layers_of(self, clients: Sequence[ClientData]) -> AbstractContextManager[None]:
+        """Return a context in which random layers draw from the randomness of these clients.
+
+        Args:
+            clients: The clients that are trained inside it.
+
+        Returns:
+            The context; it does nothing for a module without random layers.
+        """
+        if self._layer_randomness is None or not len(clients) or not self.is_random:
+            return nullcontext()
+        return self._layer_randomness.of_client(names_of(clients)[0])
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Put all layers into eval mode, in which dropout does nothing, inside the block."""
+        for layer in self._in_training:
+            layer.training = False
+        try:
+            yield
+        finally:
+            for layer in self._in_training:
+                layer.training = True
+
     # -- gradients -------------------------------------------------------------------------
 
     def sample_gradients(
@@ -369,7 +445,9 @@ class Task:
         rows = self._chunk_rows(self.elements_per_sample)
         for start in range(0, len(labels), rows):
             part = slice(start, start + rows)
-            yield owners[part], self._gradients(model, features[part], labels[part])
+            with self.layers_of(clients):
+                found = self._gradients(model, features[part], labels[part])
+            yield owners[part], found
 
     def closed_form_gradients(self, model: Floats, clients: Sequence[ClientData]) -> Rows | None:
         """Return each client's gradient in closed form, or None where there is no such form.
@@ -469,7 +547,8 @@ class Task:
     @cached_property
     def stack_form(self) -> StackForm:
         """The form in which several models take steps, on the task's device."""
-        if self._chain is not None and self.device.type == "cuda" and cuda.available():
+        on_gpu = self.device.type == "cuda" and cuda.available()
+        if self._chain is not None and self._all_trained and on_gpu:
             from sottovoce.learning.cuda_outputs import ChannelsLast
 
             return ChannelsLast(self._chain, self._shapes, self.device)
@@ -479,7 +558,8 @@ class Task:
         parameters = self._unflatten_rows(models)
         if self._chain is not None:
             return stacked_outputs(self._chain, parameters, features)
-        outputs: Tensor = vmap(self._outputs)(parameters, features)
+        each = vmap(self._outputs, randomness="different")
+        outputs: Tensor = each(parameters, features)
         return outputs
 
     def sample_losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -513,8 +593,8 @@ class Task:
                 return self._losses(outputs.flatten(0, 1), labels.flatten(0, 1))
 
             return stacked_gradients(self._chain, parameters, features, losses)
-        of_samples = vmap(grad(self._sample_loss), in_dims=(None, 0, 0))
-        found = vmap(of_samples)(parameters, features, labels)
+        of_samples = vmap(grad(self._sample_loss), in_dims=(None, 0, 0), randomness="different")
+        found = vmap(of_samples, randomness="different")(parameters, features, labels)
         flat = torch.cat([found[name].flatten(start_dim=2) for name in self._shapes], dim=2)
         return GradientStack((DenseStack(flat),))
 
@@ -523,7 +603,7 @@ class Task:
     @cached_property
     def _linear(self) -> nn.Linear | None:
         """The layer, if the whole model is one linear layer and the task a classification."""
-        if self.objective != "classification":
+        if self.objective != "classification" or not self._all_trained:
             return None
         # Exactly these types, because any other module may do more than apply its layers.
         layers = [self._module]
@@ -554,7 +634,8 @@ class Task:
             return layer_gradients(
                 self._chain, parameters, features, lambda outputs: self._losses(outputs, labels)
             )
-        per_sample = vmap(grad(self._sample_loss), in_dims=(None, 0, 0))
+        # Each sample has its own dropout, which depends on no other sample.
+        per_sample = vmap(grad(self._sample_loss), in_dims=(None, 0, 0), randomness="different")
         gradients = per_sample(parameters, features, labels)
         return DenseRows(self._flatten(gradients))
 

@@ -17,7 +17,7 @@ Reference: Vargaftik et al. 2021 (DRIVE: one-bit distributed mean estimation), t
 """
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -75,12 +75,16 @@ class CompressedUpdate(WithPrivatize):
     charged: Mechanism
     bits: MessageBits = 32
     input_domain: L2Ball = field(init=False, compare=False, repr=False)
-    sampling: ClassVar[Sampling] = "none"  # Encoding adds no noise.
 
     def __post_init__(self) -> None:
         check_message_bits(self.bits)
         whole = L2Ball(dimension=self.charged.input_domain.dimension, radius=_NO_CLIPPING)
         object.__setattr__(self, "input_domain", whole)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the mechanism that adds the noise draws it."""
+        return self.charged.sampling
 
     def message_form(self) -> dict[str, Any]:
         """Return what determines the messages in addition to the noise, as plain data."""
@@ -139,6 +143,19 @@ class CompressedUpdate(WithPrivatize):
         from sottovoce.mechanisms.release import release_event
 
         return release_event(self.charged, adjacency=adjacency)
+
+
+def compressed(charged: Mechanism, bits: MessageBits = 32) -> Mechanism:
+    """Return the mechanism that sends vectors which `charged` protects.
+
+    Args:
+        charged: The mechanism that adds the noise.
+        bits: The number of bits of a coordinate.
+
+    Returns:
+        A `CompressedUpdate`; its `sampling` is that of `charged`, so a property.
+    """
+    return cast(Mechanism, CompressedUpdate(charged=charged, bits=bits))
 
 
 def check_message_bits(bits: object, name: str = "bits") -> MessageBits:

@@ -196,7 +196,7 @@ def _findings(run: _Run, *, at_chance: bool) -> Iterator[str]:
     )
     signal, norm = run.signal, run.facts["update_norm"]
     if signal is not None and run.noise:
-        clip = run.spec.privacy.message_norm
+        clip = _fixed_clip(run)
         clear = signal > run.largest_signal / 2.0
         ratio = (
             f"{run.noise / signal:.2g}" if clear else f"over {run.noise / run.largest_signal:.2g}"
@@ -205,7 +205,7 @@ def _findings(run: _Run, *, at_chance: bool) -> Iterator[str]:
             f"In a round's mean update (norm {norm:.3g}) the noise (norm {run.noise:.3g}) is "
             f"{ratio} times the signal."
         )
-        if run.noise > clip:
+        if clip is not None and run.noise > clip:
             yield f"Even a mean update as long as the clip norm ({clip:g}) is lost in that noise."
     rounding = _rounding(run)
     if rounding is not None:
@@ -349,10 +349,16 @@ def _can_be_summed(run: _Run) -> bool:
     return plain and alike and spec.privacy.record_sampling_rate == 1.0
 
 
+def _fixed_clip(run: _Run) -> float | None:
+    """Return the clip norm of the spec; None if it adapts to the updates."""
+    given = run.spec.privacy.clip_norm
+    return given if isinstance(given, float) else None
+
+
 def _of_the_updates(run: _Run) -> Iterator[tuple[tuple[int, float], Suggestion]]:
     """Yield what makes updates use the norm that the noise is made for."""
-    spec, signal, clip = run.spec, run.signal, run.spec.privacy.message_norm
-    if signal is None or not run.noise or run.largest_signal > _SHORT * clip:
+    spec, signal, clip = run.spec, run.signal, _fixed_clip(run)
+    if signal is None or not run.noise or clip is None or run.largest_signal > _SHORT * clip:
         return
     rate = spec.algorithm.parameters.get("local_learning_rate")
     share = 100.0 * run.largest_signal / clip
@@ -367,7 +373,7 @@ def _of_the_updates(run: _Run) -> Iterator[tuple[tuple[int, float], Suggestion]]
                 "raise the signal and not the noise.",
             ),
         )
-    elif spec.privacy.level == "sample" and spec.privacy.clip_norm == clip:
+    elif spec.privacy.level == "sample":
         yield (
             (_FREE, -1.3),
             Suggestion(

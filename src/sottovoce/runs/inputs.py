@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sottovoce.core import sections
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import Randomness, SeededRandomness, SystemRandomness
@@ -34,9 +33,9 @@ from sottovoce.learning import datasets, features, models, partition
 from sottovoce.learning.clients import Clients, RemoteClients, client_name
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.features import FeatureStep, files_of
+from sottovoce.learning.models.modules import select_trainable
 from sottovoce.learning.task import Task
 from sottovoce.runs.groups import Group, groups_of
-from sottovoce.runs.sections import OpenSection
 from sottovoce.runs.spec import AlgorithmSpec, CsvSpec, MechanismSpec, RunSpec
 from sottovoce.runs.statistics import (
     check_normalizes,
@@ -126,9 +125,6 @@ def randomness_of(spec: RunSpec) -> Randomness:
     return SeededRandomness(spec.seed) if spec.randomness == "seeded" else SystemRandomness()
 
 
-T = TypeVar("T", bound=OpenSection)
-
-
 def with_every_key(spec: RunSpec) -> RunSpec:
     """Return the spec with all defaults of five tables filled in, because its hash includes them.
 
@@ -140,22 +136,17 @@ def with_every_key(spec: RunSpec) -> RunSpec:
         ConfigError: A key without a default is missing.
         ParameterError: A value is out of range.
     """
-    features = tuple(_written(table, table.build()) for table in spec.features)
-    partition = _written(spec.data.partition, spec.data.partition.build())
+    features = tuple(table.completed(table.build()) for table in spec.features)
+    partition = spec.data.partition.completed(spec.data.partition.build())
     return spec.model_copy(
         update={
             "data": spec.data.model_copy(update={"partition": partition}),
-            "model": _written(spec.model, spec.model.build()),
+            "model": spec.model.completed(spec.model.build()),
             "features": features,
-            "sampling": _written(spec.sampling, spec.sampling.build()),
-            "channel": _written(spec.channel, spec.channel.build()),
+            "sampling": spec.sampling.completed(spec.sampling.build()),
+            "channel": spec.channel.completed(spec.channel.build()),
         }
     )
-
-
-def _written(table: T, section: object) -> T:
-    """Return the table with every key of its section."""
-    return type(table).model_validate({"kind": table.kind, **sections.as_table(section)})
 
 
 def section_of(spec: RunSpec) -> AlgorithmSection:
@@ -467,6 +458,7 @@ def task_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Task:
         data.num_outputs,
         schedule.generator("initial model"),
     )
+    select_trainable(module, spec.model.trainable)
     return Task(
         module,
         data.test_features,

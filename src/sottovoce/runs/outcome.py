@@ -67,6 +67,7 @@ def header(resolved: Resolved) -> dict[str, Any]:
         **_grade_and_bits(resolved),
         "objective": resolved.task.objective,
         "layout": [[name, shape] for name, shape in resolved.task.layout.items()],
+        **({"frozen": frozen} if (frozen := resolved.task.fixed_digest) else {}),
         "clients": [
             {
                 "client": part.client,
@@ -345,8 +346,8 @@ def metrics_row(
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
         "bounds": {name: finite_or_none(bound) for name, bound in spent.bounds} if spent else {},
         **(_of_algorithm(resolved, progress) if evaluated else {}),
-        **statistics_metrics(resolved, progress, record),
         **({"diverged": diverged} if diverged else {}),
+        **statistics_metrics(resolved, progress, record),
     }
 
 

@@ -88,8 +88,11 @@ def noise_norm(resolved: Resolved, parts: tuple[ClientPlan, ...], clients: float
 def noise_energy(mechanism: Mechanism) -> float | None:
     """Return the expected squared norm of the noise in a decoded message about a zero update.
 
-    None where it depends on whole updates that are too long to compute it.
+    None where it depends on whole updates that are too long to compute it, and where clients add
+    the noise to their local steps.
     """
+    if isinstance(mechanism, registry.PostProcesses):
+        return None
     domain = mechanism.input_domain
     registration = registry.find(registry.kind_of(mechanism))
     if registration.coordinatewise:

@@ -242,7 +242,10 @@ def _check_same_parts(run_folder: RunFolder, resolved: Resolved) -> None:
     The spec only names files, functions and arrays in memory, and they may have changed.
     """
     layout = [[name, list(shape)] for name, shape in resolved.task.layout.items()]
-    if run_folder.header()["layout"] != layout:
+    before = run_folder.header()
+    # Earlier versions did not store the digest.
+    frozen = before.get("frozen", resolved.task.fixed_digest)
+    if before["layout"] != layout or frozen != resolved.task.fixed_digest:
         raise ConfigError(
             f"the model of {run_folder.path} has other parameters than the model that the spec "
             "now describes; resume with the model of the start, or choose another folder (--out, "

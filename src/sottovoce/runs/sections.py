@@ -2,7 +2,7 @@
 
 import typing
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
@@ -164,14 +164,29 @@ class OpenSection(Section):
         if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
             return value
         found = cls.register.find_ours(value["kind"])
-        return value if found is None else _completed(found.section, value)
+        if found is None:
+            return value
+        common = [key for key in cls.model_fields if key != "kind"]
+        return _completed(found.section, value, common)
+
+    def completed(self, section: object) -> Self:
+        """Return the table with every key of its section, the object that it describes."""
+        common = {key: getattr(self, key) for key in type(self).model_fields}
+        return type(self).model_validate({**common, **sections.as_table(section)})
 
 
-def _completed(section: type, table: dict[str, Any]) -> dict[str, Any]:
-    given = {key: value for key, value in table.items() if key != "kind"}
+def _completed(section: type, table: dict[str, Any], common: Sequence[str]) -> dict[str, Any]:
+    """Return a table with every key of its section; `common` are the keys of all kinds."""
+    kept = {key: table[key] for key in ("kind", *common) if key in table}
+    given = {key: value for key, value in table.items() if key not in kept}
     known = sections.keys_of(section)
     errors = [
-        _error(UNKNOWN_KEY, str(UnknownNameError.among("key", key, ["kind", *known])), table, key)
+        _error(
+            UNKNOWN_KEY,
+            str(UnknownNameError.among("key", key, ["kind", *common, *known])),
+            table,
+            key,
+        )
         for key in given
         if key not in known
     ]
@@ -181,7 +196,7 @@ def _completed(section: type, table: dict[str, Any]) -> dict[str, Any]:
     ]
     if not errors:
         try:
-            return {"kind": table["kind"], **sections.as_table(sections.build(section, given))}
+            return {**kept, **sections.as_table(sections.build(section, given))}
         except SottovoceError as error:
             # Messages of rules start with the key, as in 'hidden_units must be ...'.
             key, _, rule = str(error).partition(" ")

@@ -25,7 +25,7 @@ from sottovoce.runs.loading import (
 )
 from sottovoce.runs.opened import Run
 from sottovoce.runs.site_counts import round_note
-from sottovoce.runs.spec import RunSpec
+from sottovoce.runs.spec import ModelSpec, RunSpec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,6 +40,7 @@ def simulate(
     *,
     model: "Model | None" = None,
     data: object = None,
+    trainable: Sequence[str] = (),
     out: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -65,6 +66,8 @@ def simulate(
             initial weights from the spec's seed.
         data: (x, y), (x_train, y_train, x_test, y_test), or a dictionary of arrays with the names
             of `npz:` data sets; they replace `data.dataset` of the spec.
+        trainable: Names of the parameters to train, in which * stands for any text, such as
+            ["head.*"]; all others are frozen. By default those with requires_grad=True are trained.
         out: The run folder; by default a temporary one, which is deleted with the returned run.
         overrides: Values by dotted key, such as {"privacy.epsilon": 2.0}.
         resume: Continue the interrupted run in `out`, with the same spec, model and data. On a
@@ -120,7 +123,8 @@ def simulate(
             "private run always clips"
         )
     parts = collect_parts(model, data, spec)
-    resolved = read_given_spec(spec, dict(overrides or {}), parts, _header(out) if resume else None)
+    values = dict(overrides or {}) | ({"model.trainable": list(trainable)} if trainable else {})
+    resolved = read_given_spec(spec, values, parts, _header(out) if resume else None)
     if not private:
         from sottovoce.runs.baseline import without_privacy
 
@@ -180,7 +184,7 @@ def read_given_spec(
     """
     if isinstance(spec, str | Path):
         path = Path(spec).expanduser()
-        values = {**overrides, **_in_memory(parts)}
+        values = {**_in_memory(parts, spec), **overrides}
         return locate_data(
             load(path, values=values), data_folders(path, values), resumed_header=resumed_header
         )
@@ -202,7 +206,7 @@ def read_given_table(
     Raises:
         ConfigError: The file cannot be read, an override is invalid, or `spec` is something else.
     """
-    values = {**overrides, **_in_memory(parts)}
+    values = {**_in_memory(parts, spec), **overrides}
     if isinstance(spec, str | Path):
         return read_table(Path(spec).expanduser(), values=values)
     if isinstance(spec, RunSpec):
@@ -218,15 +222,27 @@ def read_given_table(
     return table
 
 
-def _in_memory(parts: tuple[InMemoryObject, ...]) -> dict[str, Any]:
+def _in_memory(parts: tuple[InMemoryObject, ...], spec: object) -> dict[str, Any]:
     """Return the keys of a spec that name what is in memory."""
     found: dict[str, Any] = {}
     for part in parts:
         if part.kind == "data":
             found["data.dataset"] = PREFIX + part.label
         else:
-            found["model"] = {"kind": "in_memory", "label": part.label}
+            found["model"] = {"kind": "in_memory", "label": part.label, **_kept_keys(spec)}
     return found
+
+
+def _kept_keys(spec: Any) -> dict[str, Any]:
+    """Return the keys of the spec's model that hold for every kind of model."""
+    if isinstance(spec, RunSpec):
+        given = spec.plain()["model"]
+    else:
+        table = spec if isinstance(spec, Mapping) else read_table(Path(spec).expanduser())
+        given = table.get("model")
+    common = set(ModelSpec.model_fields) - {"kind"}
+    is_table = isinstance(given, Mapping)
+    return {key: value for key, value in given.items() if key in common} if is_table else {}
 
 
 def collect_parts(model: object, data: object, spec: object) -> tuple[InMemoryObject, ...]:

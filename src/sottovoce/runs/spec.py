@@ -239,7 +239,11 @@ class FeatureSpec(OpenSection):
 class ModelSpec(OpenSection):
     """A registered model.
 
-    `kind` names it, and the other keys of the table are its parameters.
+    `kind` names it, and the keys of the table that are not listed below are its parameters.
+
+    Attributes:
+        trainable: Which parameters are trained and sent, by the names that the module gives them;
+            * stands for any text. All others are frozen. Empty: those with requires_grad=True.
 
     The kind "module" is the user's own model: `factory` is "package.module:function", a function
     that is called with `arguments` and returns the model. Warning: the module is imported and the
@@ -252,6 +256,16 @@ class ModelSpec(OpenSection):
     """
 
     register: ClassVar[Register[Any]] = MODELS
+    trainable: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] = ()
+
+    @model_serializer(mode="wrap")
+    def _omit_newer_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out newer keys with their defaults, so that hashes of older specs stay valid."""
+        found: dict[str, Any] = handler(self)
+        for key in set(type(self).model_fields) - {"kind"}:
+            if getattr(self, key) == type(self).model_fields[key].default:
+                found.pop(key, None)
+        return found
 
     def build(self) -> "Model":
         """Return the model, which checks its own keys; import a plug-in of that name."""

@@ -108,6 +108,7 @@ def _stacks(resolved: Resolved, data: Dataset) -> bool:
         resolved.channel.shows_each
         and facts_of(resolved.sampling, 1).independent_rate == 1.0  # All clients in every round.
         and resolved.spec.runtime.downlink == "float32"
+        and not resolved.task.is_random  # Every run seeds its own dropout.
         and can_stack(resolved.algorithm, resolved.parts, resolved.task.dimension)
     ):
         return False

@@ -14,7 +14,7 @@ import torch
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Domain, Vector
-from sottovoce.federated.algorithms.algorithm import Algorithm, ClientStepInput
+from sottovoce.federated.algorithms.algorithm import Algorithm, ClientStepInput, seeded_steps
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import temporary_ledger
@@ -53,7 +53,7 @@ def true_updates(
     It is not yet projected onto the mechanism's domain or privatized; a real client never sends it.
     """
     rows: list[Vector] = []
-    for block in sender.algorithm.client_steps(task, clients, step):
+    for block in seeded_steps(sender.algorithm, task, clients, step):
         for part in block.uplinks[0].blocks(64):
             rows.extend(part.to("cpu", torch.float64).numpy())
     return rows

@@ -45,6 +45,7 @@ class RelayRounds(ChargedRounds):
     Attributes:
         spec: The resolved spec as JSON data.
         classes: Number of classes, if the run predicts classes.
+        frozen: Digest of the model's frozen parameters and buffers; empty if it has none.
         downlink: Format of the vectors that are sent to clients.
         link: The collector.
         window: When clients may answer.
@@ -55,6 +56,7 @@ class RelayRounds(ChargedRounds):
 
     spec: dict[str, Any]
     classes: int | None
+    frozen: str = ""
     downlink: DownlinkFormat
     link: CollectorLink
     window: ReportWindow
@@ -160,6 +162,7 @@ class RelayRounds(ChargedRounds):
             },
             keep_from=plan.round,
             classes=self.classes,
+            frozen=self.frozen,
             attempt=number,
             vectors=vectors,
         )

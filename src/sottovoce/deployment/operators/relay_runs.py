@@ -124,6 +124,7 @@ def _rounds(
         channel=resolved.channel,
         spec=spec_for_sites(spec),
         classes=resolved.num_classes,
+        frozen=resolved.task.fixed_digest,
         downlink=spec.runtime.downlink,
         link=link,
         window=_window(resolved, collector),

@@ -236,24 +236,6 @@ class Algorithm(Protocol):
 
 
 @runtime_checkable
-class SharesNumbers(Protocol):
-    """An algorithm that sends single numbers of its state to each client, together with the model.
-
-    They are sent in float32, whatever the downlink format is.
-    """
-
-    @property
-    def shared_numbers(self) -> tuple[str, ...]:
-        """The keys of the state that are sent; each value is an array with one number."""
-        ...
-
-
-def shared_numbers_of(algorithm: Algorithm) -> tuple[str, ...]:
-    """Return the keys of the state that an algorithm sends to clients as single numbers."""
-    return algorithm.shared_numbers if isinstance(algorithm, SharesNumbers) else ()
-
-
-@runtime_checkable
 class SendsPrivateVectors(Protocol):
     """An algorithm whose clients may add the noise themselves, before they send a vector."""
 
@@ -282,6 +264,32 @@ def message_mechanism(algorithm: Algorithm, mechanism: Mechanism) -> Mechanism:
     if isinstance(algorithm, SendsPrivateVectors):
         return algorithm.message_mechanism(mechanism)
     return mechanism
+
+
+@runtime_checkable
+class SharesNumbers(Protocol):
+    """An algorithm that sends single numbers of its state to each client, together with the model.
+
+    They are sent in float32, whatever the downlink format is.
+    """
+
+    @property
+    def shared_numbers(self) -> tuple[str, ...]:
+        """The keys of the state that are sent; each value is an array with one number."""
+        ...
+
+
+def shared_numbers_of(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the keys of the state that an algorithm sends to clients as single numbers."""
+    return algorithm.shared_numbers if isinstance(algorithm, SharesNumbers) else ()
+
+
+def seeded_steps(
+    algorithm: Algorithm, task: "Task", clients: Sequence["ClientData"], step: ClientStepInput
+) -> Iterator[Block]:
+    """Return `algorithm.client_steps`, with random layers of the model seeded for the round."""
+    task.seed_layers(step.randomness, step.run, step.round)
+    return algorithm.client_steps(task, clients, step)
 
 
 MAX_BYTES = 2 << 30  # The most memory that one row for each client may take in all.

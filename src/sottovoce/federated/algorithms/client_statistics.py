@@ -5,7 +5,8 @@ a client's update u, bit b (1 if |u| <= C) and result v in [0, 1], the client se
 
     (a u min(1, C/|u|)/C,  sqrt(s) (b - q)/m,  sqrt(t) (2 v - 1)),
 
-which lies in the unit ball of dimension d + 2, whatever u, b and v are. A mechanism for that ball
+which lies in the unit ball of dimension d + 2, whatever u, b and v are (with a constant clipping
+norm all of it is multiplied by C, so that the ball has radius C). A mechanism for that ball
 privatizes it, so update and statistics together are one release and are charged as one, under any
 mechanism, rotation and channel; a client that is replaced by zero contributes the zero vector. The
 server decodes the mean, divides the further coordinates by their factors, and multiplies the rest
@@ -112,7 +113,7 @@ class WithStatistics:
         return (*adaptive, *((ROUNDS_RELEASED,) if self.evaluation else ()))
 
     def domain(self, dimension: int, num_samples: int) -> L2Ball:  # noqa: ARG002
-        """Return the unit ball with one more dimension for each statistic.
+        """Return the ball with one more dimension for each statistic.
 
         Args:
             dimension: Number of model parameters.
@@ -121,7 +122,7 @@ class WithStatistics:
         Returns:
             The domain of a message.
         """
-        return L2Ball(dimension=dimension + self._places, radius=1.0)
+        return L2Ball(dimension=dimension + self._places, radius=self._radius)
 
     def weight(self, num_samples: int) -> float:
         return self.inner.weight(num_samples)
@@ -156,7 +157,7 @@ class WithStatistics:
     def server_step(
         self, model: Vector, combined: Sequence[AggregatedUplink], state: State
     ) -> tuple[Vector, State]:
-        (mean,), dimension = [one.mean for one in combined], len(model)
+        mean, dimension = combined[0].mean / self._radius, len(model)
         clip_norm, own = self._clip_norm(state), dict[str, Vector]()
         update = mean[:dimension] * (clip_norm / self._signal(state))
         if isinstance(self.clip, AdaptiveClip):
@@ -170,6 +171,11 @@ class WithStatistics:
         inner = {name: value for name, value in state.items() if name not in _OWN}
         model, after = self.inner.server_step(model, [AggregatedUplink(mean=update)], inner)
         return model, {**after, **own}
+
+    @property
+    def _radius(self) -> float:
+        """The largest norm of a message: the clipping norm if it is constant, otherwise 1."""
+        return 1.0 if isinstance(self.clip, AdaptiveClip) else self.clip
 
     @property
     def _places(self) -> int:
@@ -218,7 +224,8 @@ class WithStatistics:
             else:
                 centered = 2.0 * results.to(factors.dtype) - 1.0
                 columns.append(centered * math.sqrt(self.evaluation.share))
-        return _appended(finite, factors * (self._signal(state) / clip_norm), columns)
+        factors = factors * (self._radius * self._signal(state) / clip_norm)
+        return _appended(finite, factors, [self._radius * column for column in columns])
 
     def _results(
         self,

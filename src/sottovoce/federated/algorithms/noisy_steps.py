@@ -41,7 +41,7 @@ from sottovoce.federated.schedules import RateSchedule
 from sottovoce.learning.clients import ClientData, DenseRows, Rows, names_of
 from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings
 from sottovoce.learning.task import Task
-from sottovoce.mechanisms.compressed_update import CompressedUpdate, MessageBits
+from sottovoce.mechanisms.compressed_update import MessageBits, compressed
 from sottovoce.mechanisms.encoding import encode_packed, prepare
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import charged_mechanism
@@ -61,14 +61,13 @@ class NoisyLocalSteps:
 
         w <- w - learning_rate (noisy mean gradient + (proximal_weight + lambda_k) (w - w_0)),
 
-    or those that an `optimizer` takes along these directions,
-    where w_0 is the model that the server released and lambda_k is the client's entry in
-    `penalties`.
+    or those that an `optimizer` takes along these directions. Here w_0 is the model that the server
+    released, and lambda_k is the client's entry in `penalties`.
 
     Attributes:
         clip_norm: The norm that the gradient of each record is clipped to.
-        normalizes: Whether gradients of records are normalized instead of clipped.
         geometry: The norm: "l2" or "l1".
+        normalizes: Whether gradients are normalized to this norm instead of clipped.
         steps: Number of steps in a round.
         epochs: Expected number of passes over a client's records, instead of `steps`.
         batch_size: Expected number of records of a step; None if `rate` is given.
@@ -91,8 +90,8 @@ class NoisyLocalSteps:
     """
 
     clip_norm: float
-    normalizes: bool = False
     geometry: Geometry = "l2"
+    normalizes: bool = False
     steps: int = 1
     epochs: int | None = None
     batch_size: int | None = None
@@ -185,7 +184,7 @@ class NoisyLocalSteps:
 
     def message_mechanism(self, mechanism: Mechanism) -> Mechanism:
         """Return the mechanism of messages: it compresses what the noise of the steps protects."""
-        return CompressedUpdate(charged=mechanism, bits=self.message_bits)
+        return compressed(mechanism, self.message_bits)
 
     def learning_rate_of(self, number: int) -> float:
         """Return the step size in a round.

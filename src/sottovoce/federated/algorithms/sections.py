@@ -163,6 +163,7 @@ def _message_bits(name: str, value: Any) -> int:
 _MEAN = {"kind": "mean"}
 _SGD = {"kind": "sgd"}
 _NO_CLIP = 0.0
+_LARGEST_CLIP = 1e12
 
 
 def _optimizer(name: str, value: Any) -> dict[str, Any]:
@@ -399,7 +400,7 @@ class FedAvgSection(AlgorithmSection):
         if self.gradient_clip is not None:
             return self.gradient_clip or None
         # A single step is the whole update, which is clipped anyway.
-        return None if schedule.is_one_step else clip_norm / rate
+        return None if schedule.is_one_step else min(clip_norm / rate, _LARGEST_CLIP)
 
     def _noisy_steps(self, setting: AlgorithmSetting) -> "LocalWork":
         from sottovoce.federated.algorithms.noisy_steps import NoisyLocalSteps

@@ -22,6 +22,7 @@ from sottovoce.federated.algorithms.algorithm import (
     Algorithm,
     ClientStepInput,
     ClientVectors,
+    seeded_steps,
 )
 from sottovoce.federated.simulation.roster import Positions, SimulatedRoster, as_positions
 from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY, Cohort, CollectedRound, Mask
@@ -160,7 +161,7 @@ class InMemoryBackend(ABC):
         for first in range(0, len(cohort), together):
             group = cohort[first : first + together]
             own = replace(step, mechanism_of=self._mechanisms_of(group))
-            steps = self.algorithm.client_steps(self.task, self.clients.take(group), own)
+            steps = seeded_steps(self.algorithm, self.task, self.clients.take(group), own)
             for block in staged("train", steps):
                 for uplink, rows in enumerate(block.uplinks):
                     yield uplink, group[block.start : block.start + len(rows)], rows

@@ -194,9 +194,10 @@ class _Group:
     ) -> Tensor:
         found = self.task.stacked_gradients(models, features, labels)
         work = self.work
-        return found.clipped_totals(
+        totals = found.clipped_totals(
             work.limit, shares[:, None], work.geometry, normalizes=work.normalizes
-        )[:, 0]
+        )
+        return totals[:, 0]
 
     def _function(self, given: Sequence[Tensor]) -> Callable[..., Tensor]:
         """Return the function of clipped sums, captured if these shapes came before."""

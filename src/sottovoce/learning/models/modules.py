@@ -4,35 +4,107 @@ Initial weights are uniform draws only: they follow from the generator's bits by
 so that every machine gets the same weights to the last bit. Biases start at 0, normalization layers
 at the identity.
 
-Only parameters are clipped, get noise, and are sent. Statistics over a batch mix samples, so that
-one sample changes another's gradient, and running statistics are learned without any noise. Both
-are therefore refused, for sample-level and for client-level privacy. Other buffers are constants,
-and allowed. Parameters must be float32, in which tasks compute: other types would silently lose or
-gain digits. All parameters are trained and sent, so a frozen one (requires_grad=False) is refused.
+Only parameters are clipped, get noise, and are sent, and of these only the trainable ones
+(requires_grad=True). The frozen ones and all buffers are constants of the model. Statistics over a
+batch mix samples, so that one sample changes another's gradient, and running statistics are learned
+without any noise. Both are therefore refused, for sample-level and for client-level privacy. A
+layer in eval mode only applies the statistics that it has, and is allowed. Parameters must be
+float32, in which tasks compute: other types would silently lose or gain digits.
 """
 
+import difflib
+import fnmatch
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
-from sottovoce.core.errors import ParameterError
+from sottovoce.core.errors import ParameterError, UnknownNameError
 
-_FROZEN_TOLD = 8
-RANDOM_LAYERS = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
+_NAMES_TOLD = 5
 
 
 def check_module(module: nn.Module) -> None:
-    """Refuse batch statistics, random layers, and parameters that cannot be trained as they are.
+    """Refuse batch statistics, and parameters that cannot be trained as they are.
 
-    Such parameters have no size yet, are not float32, or are frozen. A module without parameters is
+    Such parameters have no size yet or are not float32. A module without trainable parameters is
     refused too. The module is not changed.
+
+    Raises:
+        ParameterError: The module is refused; the message names the layer or the parameter.
+    """
+    check_layers(module)
+    if not trainable_parameters(module):
+        raise ParameterError(
+            "every parameter of the module is frozen (requires_grad=False), so there is nothing to "
+            "train; name some in model.trainable, in Python simulate(..., trainable=[...]), or set "
+            "requires_grad=True"
+        )
+
+
+def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that are trained and sent, by name, in the order of the module."""
+    return {name: one for name, one in module.named_parameters() if one.requires_grad}
+
+
+def select_trainable(module: nn.Module, patterns: Sequence[str]) -> None:
+    """Set requires_grad=False for all parameters whose name matches no pattern, else True.
+
+    Without patterns the module stays unchanged.
+
+    Args:
+        module: The module; `requires_grad` of its parameters is changed in place.
+        patterns: Names of parameters as the module names them, in which * stands for any text and
+            ? for any character.
+
+    Raises:
+        UnknownNameError: A pattern matches no parameter; the message has the nearest names.
+    """
+    if not patterns:
+        return
+    parameters = dict(module.named_parameters())
+    for pattern in patterns:
+        if not fnmatch.filter(parameters, pattern):
+            raise _no_match(pattern, list(parameters))
+    for name, parameter in parameters.items():
+        parameter.requires_grad_(any(fnmatch.fnmatchcase(name, one) for one in patterns))
+
+
+def _no_match(pattern: str, names: list[str]) -> UnknownNameError:
+    near = difflib.get_close_matches(pattern, names, n=_NAMES_TOLD, cutoff=0.0)
+    more = f", ... ({len(names)} in all)" if len(names) > len(near) else ""
+    return UnknownNameError(
+        f"'{pattern}' in model.trainable matches no parameter of the model; give "
+        f"names such as {', '.join(near)}{more}"
+    )
+
+
+def draws_random_numbers(module: nn.Module, samples: Tensor) -> bool:
+    """Return whether the module, as it trains, draws random numbers for these samples (dropout).
+
+    It is found by a trial, so that dropout inside a forward function is found as well. The state of
+    torch's generator is restored.
+    """
+    on_gpu = samples.device.type == "cuda"
+
+    def state() -> Tensor:
+        return torch.cuda.get_rng_state(samples.device) if on_gpu else torch.get_rng_state()
+
+    with torch.random.fork_rng(), torch.no_grad():
+        before = state()
+        module(samples)
+        return not torch.equal(before, state())
+
+
+def check_layers(module: nn.Module) -> None:
+    """Refuse batch statistics, and parameters that have no size yet, or are not float32.
+
+    A module without parameters is refused too. The module is not changed.
 
     Raises:
         ParameterError: The module is refused; the message names the layer or the parameter.
@@ -40,7 +112,6 @@ def check_module(module: nn.Module) -> None:
     for path, layer in module.named_modules():
         where = f"layer '{path or 'the module itself'}' ({type(layer).__name__})"
         _check_statistics(where, layer)
-        _check_randomness(where, layer)
         if any(is_lazy(parameter) for parameter in layer.parameters(recurse=False)):
             raise ParameterError(
                 f"{where} has no size yet; replace the lazy layer by one with a number of inputs"
@@ -48,20 +119,6 @@ def check_module(module: nn.Module) -> None:
         _check_precision(where, layer)
     if not any(True for _ in module.parameters()):
         raise ParameterError("the module has no parameters to train; add a layer that has some")
-    _check_none_frozen(module)
-
-
-def _check_none_frozen(module: nn.Module) -> None:
-    frozen = [name for name, one in module.named_parameters() if not one.requires_grad]
-    if not frozen:
-        return
-    told = ", ".join(f"'{name}'" for name in frozen[:_FROZEN_TOLD])
-    more = f" and {len(frozen) - _FROZEN_TOLD} more" if len(frozen) > _FROZEN_TOLD else ""
-    raise ParameterError(
-        f"the module has frozen parameters (requires_grad=False): {told}{more}; every parameter is "
-        "trained, noised and sent, so set requires_grad=True, or compute the output of the frozen "
-        "part beforehand, give it as the data's features, and train the rest"
-    )
 
 
 def _check_precision(where: str, layer: nn.Module) -> None:
@@ -75,27 +132,18 @@ def _check_precision(where: str, layer: nn.Module) -> None:
 
 
 def _check_statistics(where: str, layer: nn.Module) -> None:
-    if isinstance(layer, _BatchNorm):
+    # In eval mode a layer applies its running statistics, which then do not change.
+    if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
         raise ParameterError(
             f"{where} mixes the samples of a batch and keeps running statistics of them, to which "
-            "no noise is added; use torch.nn.GroupNorm (group normalization) instead"
+            "no noise is added; use torch.nn.GroupNorm (group normalization) instead, or keep the "
+            "statistics of a pretrained layer fixed with layer.eval()"
         )
-    if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
+    if isinstance(layer, _InstanceNorm) and layer.track_running_stats and layer.training:
         raise ParameterError(
             f"{where} keeps running statistics of the samples, to which no noise is added; set "
-            "track_running_stats=False, or use torch.nn.GroupNorm (group normalization)"
-        )
-
-
-def _check_randomness(where: str, layer: nn.Module) -> None:
-    """Refuse random layers: they use torch's global generator, so no run could be repeated."""
-    dropout = layer.p if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", 0.0)
-    # In recurrent and attention layers `dropout` is a number, in others it is a layer.
-    drops = isinstance(dropout, float | int) and dropout > 0.0
-    if drops or isinstance(layer, RANDOM_LAYERS):
-        raise ParameterError(
-            f"{where} is random in training, which per-sample gradients do not support; set its "
-            "dropout to 0 or remove it (the noise for privacy already regularizes)"
+            "track_running_stats=False, keep them fixed with layer.eval(), or use "
+            "torch.nn.GroupNorm (group normalization)"
         )
 
 
