@@ -10,6 +10,7 @@ from sottovoce.runs.loading import parse
 
 GRIDS = Path(sottovoce_papers.__path__[0]) / "grids"
 OF_CATALOGUE = {
+    "adaptive-clipping.toml": "54f5af745a3e460a",
     "digits-sweep.toml": "d338675b513d44db",
     "imvu-cifar10-public.toml": "a35615725480cee5",
     "imvu-cifar10.toml": "97bf78ad65933f61",

@@ -26,10 +26,11 @@ TABLES = [
     spec.PrivacySpec,
     spec.GroupSpec,
     spec.RuntimeSpec,
+    spec.EvaluationSpec,
     spec.DeploymentSpec,
 ]
 TOP_LEVEL = {"features", "data", "model", "algorithm", "privacy", "mechanism", "sampling"}
-TOP_LEVEL |= {"channel", "runtime", "deployment"}
+TOP_LEVEL |= {"channel", "runtime", "deployment", "evaluation"}
 REGISTERS = [PARTITIONS, FEATURES, MODELS, ALGORITHMS, AGGREGATIONS, SAMPLINGS, CHANNELS]
 
 

@@ -39,6 +39,23 @@ def test_nodes_that_mask_their_messages_train_the_simulators_model(tmp_path: Pat
                 assert ledger.verify() == []
 
 
+@pytest.mark.slow
+def test_nodes_send_statistics_in_the_same_masked_message(tmp_path: Path) -> None:
+    table = masked_table("statistics", rounds=3, sites=SITES)
+    table["privacy"] = {**table["privacy"], "clip_norm": "auto"}
+    table["evaluation"] = {"private": {"metric": "loss", "holdout_fraction": 0.2}}
+    with rehearsal(tmp_path, sites=SITES, start=False) as running:
+        running.start_link()
+        for site in SITES:
+            permit(running, site)
+            running.start_node(site)
+        run = start_run(running, table, tmp_path / "run")
+        rows = run.finish()
+        assert len({row["clip_norm"] for row in rows}) == 3
+        assert all("private_loss" in row for row in rows)
+        assert_model_is_simulators(run, tmp_path / "here")
+
+
 # Each lie of a server: what it is called, at which step it is told, and what its victim answers.
 LIES = {
     "an honest round": ("none", ""),  # so that there is an earlier one

@@ -53,6 +53,7 @@ from sottovoce.runs.folder import RECONSTRUCTION_NAME
 from sottovoce.runs.inputs import randomness_of
 from sottovoce.runs.resolve import channel_of
 from sottovoce.runs.spec import RunSpec
+from sottovoce.runs.statistics import normalizes, sends_statistics
 
 RESULT = RECONSTRUCTION_NAME
 MOST_ROWS = 10**5
@@ -260,6 +261,12 @@ def sender_of(run: FinishedRun) -> Sender:
             f"the channel does not reveal a single client's message ({channel.describe()}), which "
             "--method inversion needs; use --method learned, which attacks the model itself, or a "
             "run with the channel 'direct'"
+        )
+    if normalizes(spec) or sends_statistics(spec):
+        raise ConfigError(
+            "--method inversion knows clients that clip to a constant norm and send nothing but "
+            "their update; use --method learned, or a run whose 'privacy.clip_norm' is a number "
+            "and that has no 'evaluation.private'"
         )
     algorithm = run.inputs.algorithm
     if not isinstance(algorithm, SendsLocalWork):

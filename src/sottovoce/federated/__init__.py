@@ -21,14 +21,18 @@ if TYPE_CHECKING:
     from sottovoce.federated.algorithms.algorithm import Block as Block
     from sottovoce.federated.algorithms.algorithm import Facts as Facts
     from sottovoce.federated.algorithms.algorithm import PublicRows as PublicRows
+    from sottovoce.federated.algorithms.algorithm import SharesNumbers as SharesNumbers
     from sottovoce.federated.algorithms.algorithm import register as register
     from sottovoce.federated.algorithms.algorithm import (
         register_aggregation as register_aggregation,
     )
+    from sottovoce.federated.algorithms.client_statistics import WithStatistics as WithStatistics
     from sottovoce.federated.algorithms.fedavg import FedAvg as FedAvg
     from sottovoce.federated.algorithms.fedavg import LocalSgd as LocalSgd
     from sottovoce.federated.algorithms.fedavg import SampleClippedGradient as SampleClippedGradient
     from sottovoce.federated.algorithms.scaffold import Scaffold as Scaffold
+    from sottovoce.federated.algorithms.statistics import AdaptiveClip as AdaptiveClip
+    from sottovoce.federated.algorithms.statistics import PrivateEvaluation as PrivateEvaluation
     from sottovoce.federated.cohorts import ClientSampling as ClientSampling
     from sottovoce.federated.cohorts import register_sampling as register_sampling
     from sottovoce.federated.training import RoundBackend as RoundBackend
@@ -47,12 +51,15 @@ export_lazily(
             "Facts",
             "POSITIVE",
             "PublicRows",
+            "SharesNumbers",
             "AlgorithmSetting",
             "register",
             "register_aggregation",
         ],
+        "algorithms.client_statistics": ["WithStatistics"],
         "algorithms.fedavg": ["FedAvg", "LocalSgd", "SampleClippedGradient"],
         "algorithms.scaffold": ["Scaffold"],
+        "algorithms.statistics": ["AdaptiveClip", "PrivateEvaluation"],
         "cohorts": ["ClientSampling", "register_sampling"],
         "training": ["RoundBackend", "RoundRecord", "Training"],
     },

@@ -195,36 +195,28 @@ def clip_rows(rows: Rows, limit: float) -> Rows:
     return finite.scaled(factors)
 
 
-def clipping_factors(rows: Rows, limit: float) -> tuple[Rows, Tensor]:
+# The constant of automatic clipping, so that gradients near zero keep differing in length.
+_STABILITY = 0.01
+
+
+def norm_divisors(norms: Tensor, limit: float, *, normalizes: bool = False) -> Tensor:
+    """Return d for which gradients of these norms, times limit/d, have norm `limit` at most.
+
+    It is max(norm, limit), which clips, or norm + 0.01 where gradients are normalized, which needs
+    no limit that fits the data (Bu, Wang, Zha and Karypis 2023, AUTO-S).
+    """
+    return norms + _STABILITY if normalizes else torch.clamp(norms, min=limit)
+
+
+def clipping_factors(rows: Rows, limit: float, *, normalizes: bool = False) -> tuple[Rows, Tensor]:
     """Return the rows, not yet clipped, and the factors that clip each of them to norm `limit`.
 
     Code that sums rows can use the factors as weights of the sum instead of scaling the rows first.
-    A factor is min(1, limit/norm), with the Euclidean norm. A row whose norm is not finite is
-    replaced by zero, and its factor is 0.
+    A factor is min(1, limit/norm), with the Euclidean norm, or limit/(norm + 0.01) with
+    `normalizes`. A row whose norm is not finite is replaced by zero, and its factor is 0.
     """
     norms = rows.norms()
-    return _finite_with(rows, norms, limit / torch.clamp(norms, min=limit))
-
-
-# The constant of automatic clipping, so that small gradients keep differing in length.
-STABILITY = 0.01
-
-
-def normalizing_factors(rows: Rows, limit: float) -> tuple[Rows, Tensor]:
-    """Return the rows, unchanged, and the factors that normalize each of them.
-
-    A factor is limit/(norm + 0.01), with the Euclidean norm, so that a row's norm becomes less than
-    `limit`, whatever it was: the rows need no clipping norm. A row whose norm is not finite is
-    replaced by zero, and its factor is 0.
-
-    Reference: Bu, Wang, Zha and Karypis 2023, AUTO-S.
-    """
-    norms = rows.norms()
-    return _finite_with(rows, norms, limit / (norms + STABILITY))
-
-
-def _finite_with(rows: Rows, norms: Tensor, factors: Tensor) -> tuple[Rows, Tensor]:
-    """Return the rows and their factors, with zeros for rows whose norm is not finite."""
+    factors = limit / norm_divisors(norms, limit, normalizes=normalizes)
     finite = torch.isfinite(norms)
     # Reading a result from a GPU takes longer than replacing rows that are mostly finite.
     if norms.is_cuda or not bool(finite.all()):

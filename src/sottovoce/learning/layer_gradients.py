@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import group_norm, pad, unfold
 
-from sottovoce.learning.clients import STABILITY, DenseRows, LayeredRows, OuterRows
+from sottovoce.learning.clients import DenseRows, LayeredRows, OuterRows, norm_divisors
 from sottovoce.learning.models.modules import FlatLinear, trainable_parameters
 
 # Layers without parameters in which no sample influences another.
@@ -330,14 +330,15 @@ class GradientStack:
     ) -> Tensor:
         """Return each client's sum of clipped gradients, (models, clients, parameters).
 
-        Gradients are clipped to norm `limit`; one whose norm is not finite counts as zero. `shares`
-        (models, clients, samples) is 1 where a sample belongs to a client, else 0. The `geometry`
-        of the norm is "l2" or "l1". With `normalizes` gradients are normalized instead of clipped.
+        Gradients are clipped to norm `limit`, or normalized (`clients.norm_divisors`); one whose
+        norm is not finite counts as zero. `shares` (models, clients, samples) is 1 where a sample
+        belongs to a client, else 0. The `geometry` of the norm is "l2" or "l1".
         """
         norms = self.norms() if geometry == "l2" else self.l1_norms()
         finite = torch.isfinite(norms)
-        divisors = norms + STABILITY if normalizes else norms.clamp(min=limit)
-        factors = torch.where(finite, limit / divisors, 0.0)
+        factors = torch.where(
+            finite, limit / norm_divisors(norms, limit, normalizes=normalizes), 0.0
+        )
         layers = self.layers
         # Reading a result from a GPU takes longer than replacing rows that are mostly finite.
         if norms.is_cuda or not bool(finite.all()):

@@ -37,7 +37,12 @@ from sottovoce.runs.record import DIVERGED
 from sottovoce.runs.resolve import Resolved
 from sottovoce.runs.site_counts import have_site_replies, idle_warnings, site_counts
 from sottovoce.runs.spec import RunSpec
-from sottovoce.runs.statistics import latest_statistics, sent_statistics, statistics_metrics
+from sottovoce.runs.statistics import (
+    latest_statistics,
+    sends_statistics,
+    sent_statistics,
+    statistics_metrics,
+)
 from sottovoce.version import __version__
 
 Metrics = dict[str, Any]
@@ -132,6 +137,8 @@ def guarantee(resolved: Resolved) -> str:
         return "none: values are sent unprotected"
     sample = resolved.algorithm.unit is Unit.SAMPLE
     unit = "one training sample" if sample else "one client's whole update"
+    if sends_statistics(spec):
+        unit += " with its statistics"
     match spec.privacy.adjacency:
         case Adjacency.ZERO_OUT:
             change = f"whether {unit} contributed or was replaced by zero"

@@ -49,7 +49,7 @@ def public_facts(
     replies = [row["clients_received"] for row in rows if row["clients_received"]]
     clients = sum(replies) / len(replies) if replies else 0.0
     norms = [row["update_norm"] for row in rows if row.get("update_norm") is not None]
-    noise = _noise_norm(resolved, resolved.parts, clients)
+    noise = noise_norm(resolved, resolved.parts, clients)
     received = as_received(progress.model, resolved.spec.runtime.downlink)
     return {
         "trivial_score": resolved.task.trivial_score(),
@@ -63,7 +63,7 @@ def public_facts(
     }
 
 
-def _noise_norm(resolved: Resolved, parts: tuple[ClientPlan, ...], clients: float) -> float | None:
+def noise_norm(resolved: Resolved, parts: tuple[ClientPlan, ...], clients: float) -> float | None:
     """Return the root mean square of the norm of the noise in a mean of so many clients."""
     if not clients or resolved.section.traits(resolved.algorithm.unit).sends_models:
         return None
@@ -136,4 +136,4 @@ def _gaussian_noise_norm(resolved: Resolved, clients: float) -> float | None:
             ]
     except SottovoceError:  # No noise keeps this budget, or no bound is proved for it.
         return None
-    return _noise_norm(resolved, tuple(found), clients)
+    return noise_norm(resolved, tuple(found), clients)

@@ -2,17 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sottovoce.core.adjacency import Unit
-from sottovoce.core.errors import ConfigError, ParameterError
+from sottovoce.core.errors import ConfigError
 from sottovoce.federated.algorithms.algorithm import Algorithm, AlgorithmSection
 from sottovoce.federated.algorithms.statistics import AdaptiveClip
-from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.release import NoisySums
-from sottovoce.planning.prediction import predict
-from sottovoce.protocol.channels.central import noise_of_sum
+from sottovoce.protocol.plan import message_dimension
 from sottovoce.runs.spec import RunSpec
 
 if TYPE_CHECKING:  # They import torch.
@@ -153,26 +149,7 @@ def latest_statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _standard_error(resolved: "Resolved", received: int) -> float | None:
     """Return the standard deviation that noise gives a coordinate of the mean; None if unknown."""
-    visibility = resolved.channel.visibility
-    if isinstance(visibility, NoisySums):
-        noise = noise_of_sum({(part.mechanism, part.weight) for part in resolved.parts})
-        expected = visibility.client_sampling_rate * received
-        return None if noise is None else math.sqrt(noise.variance) / expected
-    # Which clients took part is not known here, so their mechanisms count as in the whole run.
-    every: list[Any] = [part.mechanism for part in resolved.parts]
-    variances = [_coordinate_variance(one) for one in every]
-    known = [one for one in variances if one is not None]
-    if len(known) < len(variances):
-        return None
-    return math.sqrt(math.fsum(known) / len(known) / received)
+    from sottovoce.runs.public_facts import noise_norm
 
-
-@lru_cache(maxsize=64)
-def _coordinate_variance(given: Any) -> float | None:
-    """Return the mean squared error of a decoded coordinate of one message; None if unknown."""
-    registration = registry.find(registry.kind_of(given))
-    parameters = registry.parameters_of(given)
-    try:
-        return predict(registration, parameters, given, given.input_domain).mse
-    except ParameterError:  # The vectors are too long to compute it.
-        return None
+    norm = noise_norm(resolved, resolved.parts, received)
+    return None if norm is None else norm / math.sqrt(message_dimension(resolved.parts))

@@ -5,7 +5,8 @@ a client's update u, bit b (1 if |u| <= C) and result v in [0, 1], the client se
 
     (a u min(1, C/|u|)/C,  sqrt(s) (b - q)/m,  sqrt(t) (2 v - 1)),
 
-which lies in the unit ball of dimension d + 2, whatever u, b and v are. A mechanism for that ball
+which lies in the unit ball of dimension d + 2, whatever u, b and v are (with a constant clipping
+norm all of it is multiplied by C, so that the ball has radius C). A mechanism for that ball
 privatizes it, so update and statistics together are one release and are charged as one, under any
 mechanism, rotation and channel; a client that is replaced by zero contributes the zero vector. The
 server decodes the mean, divides the further coordinates by their factors, and multiplies the rest
@@ -29,7 +30,7 @@ from torch import Tensor
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import L2Ball, Vector
-from sottovoce.core.errors import ParameterError
+from sottovoce.core.errors import ParameterError, WireError
 from sottovoce.federated.algorithms.algorithm import (
     AggregatedUplink,
     Algorithm,
@@ -53,7 +54,7 @@ from sottovoce.learning.clients import (
 )
 from sottovoce.learning.task import Task
 
-# Keys of the state. The first two reach clients.
+# Keys of the state; clients receive the first two.
 CLIP_NORM, ROUNDS_RELEASED = "statistics clip norm", "statistics rounds"
 # The latest result: its value between 0 and 1, and the number of rounds released before it.
 EVALUATED = "statistics evaluation"
@@ -91,7 +92,6 @@ class WithStatistics:
     gathers: ClassVar[bool] = False
     unit: ClassVar[Unit] = Unit.CLIENT
     record_sampling_rate: ClassVar[float] = 1.0
-    shared_numbers: ClassVar[tuple[str, ...]] = (CLIP_NORM, ROUNDS_RELEASED)
 
     def __post_init__(self) -> None:
         if not isinstance(self.clip, AdaptiveClip):
@@ -107,18 +107,32 @@ class WithStatistics:
     def shared_state(self) -> tuple[str, ...]:
         return self.inner.shared_state
 
+    @property
+    def shared_numbers(self) -> tuple[str, ...]:
+        adaptive = (CLIP_NORM,) if isinstance(self.clip, AdaptiveClip) else ()
+        return (*adaptive, *((ROUNDS_RELEASED,) if self.evaluation else ()))
+
     def domain(self, dimension: int, num_samples: int) -> L2Ball:  # noqa: ARG002
-        """Return the unit ball with one more dimension for each statistic."""
-        return L2Ball(dimension=dimension + self._places, radius=1.0)
+        """Return the ball with one more dimension for each statistic.
+
+        Args:
+            dimension: Number of model parameters.
+            num_samples: Number of the client's records; not used.
+
+        Returns:
+            The domain of a message.
+        """
+        return L2Ball(dimension=dimension + self._places, radius=self._radius)
 
     def weight(self, num_samples: int) -> float:
         return self.inner.weight(num_samples)
 
     def initialize(self, model: Vector) -> State:
-        first = self.clip.initial if isinstance(self.clip, AdaptiveClip) else self.clip
-        own = {CLIP_NORM: _single(first), ROUNDS_RELEASED: np.zeros(1)}
+        own = {}
+        if isinstance(self.clip, AdaptiveClip):
+            own[CLIP_NORM] = _single(self.clip.initial)
         if self.evaluation:
-            own[EVALUATED] = np.full(2, np.nan)
+            own |= {ROUNDS_RELEASED: np.zeros(1), EVALUATED: np.full(2, np.nan)}
         return {**self.inner.initialize(model), **own}
 
     def client_steps(
@@ -143,14 +157,14 @@ class WithStatistics:
     def server_step(
         self, model: Vector, combined: Sequence[AggregatedUplink], state: State
     ) -> tuple[Vector, State]:
-        (mean,), dimension = [one.mean for one in combined], len(model)
-        clip_norm, rounds = float(state[CLIP_NORM][0]), state[ROUNDS_RELEASED][0]
+        mean, dimension = combined[0].mean / self._radius, len(model)
+        clip_norm, own = self._clip_norm(state), dict[str, Vector]()
         update = mean[:dimension] * (clip_norm / self._signal(state))
-        own = {CLIP_NORM: state[CLIP_NORM], ROUNDS_RELEASED: np.array([rounds + 1.0])}
         if isinstance(self.clip, AdaptiveClip):
             own[CLIP_NORM] = _single(_next_clip_norm(self.clip, clip_norm, mean[dimension]))
         if self.evaluation:
-            own[EVALUATED] = state[EVALUATED]
+            rounds = float(state[ROUNDS_RELEASED][0])
+            own |= {ROUNDS_RELEASED: np.array([rounds + 1.0]), EVALUATED: state[EVALUATED]}
             if self._evaluates(state):
                 centered = mean[-1] / math.sqrt(self.evaluation.share)
                 own[EVALUATED] = np.array([(1.0 + centered) / 2.0, rounds])
@@ -159,14 +173,33 @@ class WithStatistics:
         return model, {**after, **own}
 
     @property
+    def _radius(self) -> float:
+        """The largest norm of a message: the clipping norm if it is constant, otherwise 1."""
+        return 1.0 if isinstance(self.clip, AdaptiveClip) else self.clip
+
+    @property
     def _places(self) -> int:
         """How many coordinates statistics take."""
         return isinstance(self.clip, AdaptiveClip) + (self.evaluation is not None)
 
     def _evaluates(self, state: State) -> bool:
         """Return whether clients evaluate in this round; clients and server agree on it."""
-        rounds = state[ROUNDS_RELEASED][0]
-        return self.evaluation is not None and rounds % self.evaluation.every == 0
+        if self.evaluation is None:
+            return False
+        return bool(state[ROUNDS_RELEASED][0] % self.evaluation.every == 0)
+
+    def _clip_norm(self, state: State) -> float:
+        """Return the clipping norm of this round; clients and server use the same one."""
+        if not isinstance(self.clip, AdaptiveClip):
+            return self.clip
+        clip_norm = float(state[CLIP_NORM][0])
+        if not SMALLEST_CLIP_NORM <= clip_norm <= LARGEST_CLIP_NORM:
+            raise WireError(
+                f"the clipping norm that the server sends must lie between {SMALLEST_CLIP_NORM:g} "
+                f"and {LARGEST_CLIP_NORM:g}, got {clip_norm:g}; install the same version at server "
+                "and client"
+            )
+        return clip_norm
 
     def _signal(self, state: State) -> float:
         """Return a, the norm that is left to the update."""
@@ -177,7 +210,7 @@ class WithStatistics:
 
     def _extended(self, rows: Rows, results: Tensor | None, state: State) -> Rows:
         """Return what clients send: their updates scaled to norm a at most, and the statistics."""
-        clip_norm = float(state[CLIP_NORM][0])
+        clip_norm = self._clip_norm(state)
         finite, factors = clipping_factors(rows, clip_norm)
         columns = []
         if isinstance(self.clip, AdaptiveClip):
@@ -191,7 +224,8 @@ class WithStatistics:
             else:
                 centered = 2.0 * results.to(factors.dtype) - 1.0
                 columns.append(centered * math.sqrt(self.evaluation.share))
-        return _appended(finite, factors * (self._signal(state) / clip_norm), columns)
+        factors = factors * (self._radius * self._signal(state) / clip_norm)
+        return _appended(finite, factors, [self._radius * column for column in columns])
 
     def _results(
         self,
@@ -232,7 +266,7 @@ def _next_clip_norm(clip: AdaptiveClip, clip_norm: float, received: float) -> fl
     reach = _reach(clip.quantile)
     above = float(np.clip(received / math.sqrt(clip.share), -1.0, 1.0)) * reach
     moved = clip_norm * math.exp(-clip.rate * above)
-    return min(max(moved, SMALLEST_CLIP_NORM), LARGEST_CLIP_NORM)
+    return float(np.clip(moved, SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM))
 
 
 def _single(number: float) -> Vector:

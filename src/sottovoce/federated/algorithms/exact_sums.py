@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sottovoce.learning.clients import STABILITY, Rows
+from sottovoce.learning.clients import Rows, norm_divisors
 from sottovoce.learning.task import Task
 
 # Clipped gradients are rounded to multiples of this fraction of the clipping norm; the sum of
@@ -32,7 +32,7 @@ class ExactSums:
         limit: The norm that gradients are clipped to.
         grid: The length of a step; the totals are multiples of it.
         geometry: The norm: "l2" or "l1".
-        normalizes: Whether gradients are normalized instead of clipped.
+        normalizes: Whether gradients are normalized instead (`learning.clients.norm_divisors`).
         totals: The sums in steps, as int64, one row for each client.
     """
 
@@ -63,7 +63,7 @@ class ExactSums:
             left_out = ~torch.isfinite(norms[:, 0])
             if chosen is not None:
                 left_out |= ~chosen.to(left_out.device)
-            divisors = norms + STABILITY if self.normalizes else norms.clamp(min=self.limit)
+            divisors = norm_divisors(norms, self.limit, normalizes=self.normalizes)
             factors = (self.limit / self.grid) / divisors
             for part in pieces(self.task.dimension):
                 steps = gradients[:, part] * factors

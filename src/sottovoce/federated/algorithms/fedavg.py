@@ -56,7 +56,6 @@ from sottovoce.learning.clients import (
     clipping_factors,
     have_one_sample,
     names_of,
-    normalizing_factors,
     sizes_of,
 )
 from sottovoce.learning.minibatches import LocalSchedule
@@ -263,7 +262,7 @@ class SampleClippedGradient:
 
     def _factors(self, rows: Rows) -> tuple[Rows, Tensor]:
         """Return the rows, with zeros for those that are not finite, and their factors."""
-        return (normalizing_factors if self.normalizes else clipping_factors)(rows, self.limit)
+        return clipping_factors(rows, self.limit, normalizes=self.normalizes)
 
     def _single_sample_updates(
         self, task: Task, clients: Sequence[ClientData], model: Floats
@@ -644,13 +643,11 @@ class FedAvg:
         """Return the gradient steps if a round consists of these only.
 
         Returns:
-            None for client-level privacy, normalized gradients, a robust mean, other steps of the
-            server, or a subclass, which may step differently.
+            None for client-level privacy, a robust mean, other steps of the server, or a subclass,
+            which may step differently.
         """
         work, plain = self.local_work, type(self) is FedAvg and self.has_plain_server
         if not plain or self.gathers or not isinstance(work, SampleClippedGradient):
-            return None
-        if work.normalizes:
             return None
         return GradientSteps(
             work=work,

@@ -367,8 +367,8 @@ class FedAvgSection(AlgorithmSection):
             )
         return NoisyLocalSteps(
             clip_norm=setting.clip_norm,
-            geometry="l2" if self.clip_geometry == "l2" else "l1",
             normalizes=setting.normalizes,
+            geometry="l2" if self.clip_geometry == "l2" else "l1",
             steps=schedule.steps,
             epochs=schedule.epochs,
             batch_size=self.batch_size,

@@ -44,8 +44,8 @@ def _clip_norm(name: str, value: Any) -> float:
     return number
 
 
-# An adaptive clipping norm stays between these.
-SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM = 1e-12, 1e12
+# An adaptive clipping norm stays between these powers of two, which float32 has.
+SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM = 2.0**-40, 2.0**40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +70,8 @@ class AdaptiveClip:
     """
 
     quantile: float = field(default=0.5, metadata=rule(_open_fraction))
-    initial: float = field(default=0.1, metadata=rule(_clip_norm))
-    rate: float = field(default=0.2, metadata=POSITIVE)
+    initial: float = field(default=0.3, metadata=rule(_clip_norm))
+    rate: float = field(default=0.5, metadata=POSITIVE)
     share: float = field(default=0.01, metadata=rule(_share))
     kind: ClassVar[str] = "auto"
 

@@ -186,7 +186,7 @@ class _Stack:
             features = self.pool.features[places[:, part]].float()
             labels = self.pool.labels[places[:, part]]
             found = self.task.stacked_gradients(models, features, labels)
-            total += found.clipped_totals(self.work.limit, shares)
+            total += found.clipped_totals(self.work.limit, shares, normalizes=self.work.normalizes)
         return total
 
     def _means(self, number: int, updates: Tensor) -> Tensor:
