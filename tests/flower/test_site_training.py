@@ -48,7 +48,7 @@ from sottovoce.protocol.client import PrivatizationRequest
 from sottovoce.protocol.message import open_sealed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.inputs import load_inputs, task_of
+from sottovoce.runs.inputs import load_inputs, task_and_data
 from sottovoce.runs.loading import parse
 from sottovoce.runs.resolve import resolve
 from sottovoce.runs.runner import run
@@ -687,7 +687,7 @@ def _by_hand(order: Order, given: RunSpec, folder: Path, kind: str) -> bytes:
         SeededRandomness(spec.seed).generator("test split"),
         csv=spec.data.csv.options() if spec.data.csv else None,
     )
-    task = task_of(spec, data, SeededRandomness(spec.seed))
+    task, _ = task_and_data(spec, data, SeededRandomness(spec.seed))
     client = ClientData(
         name="ada", features=torch.from_numpy(features), labels=torch.from_numpy(labels)
     )

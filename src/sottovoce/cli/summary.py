@@ -60,6 +60,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     """Return the names and texts of the six lines."""
     from sottovoce.reporting.statement import statement_of
     from sottovoce.runs.record import read_record
+    from sottovoce.runs.site_counts import figures_note
 
     record = read_record(folder)  # The run has just written it.
     epsilon = result["epsilon"] if result["private"] else None
@@ -70,7 +71,6 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         why += f"; chosen by 'auto': {result['mechanism_choice']}"
     bits = result["bits_per_coordinate"]
     size = "1 bit" if bits == 1 else f"{bits:.3g} bits"
-    score = result.get("score", "accuracy")
     return [
         (
             "run",
@@ -79,7 +79,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         ),
         (
             "model",
-            f"{score} {result['accuracy']:.4f}, loss {result['loss']:.4g} on test data; "
+            f"{figures_note(result, 4)}, loss {result['loss']:.4g} on test data; "
             f"{result['dimension']:,} parameters",
         ),
         ("protected", statement.protected),

@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sottovoce.core.errors import ConfigError, ParameterError
 from sottovoce.learning.datasets.own import PREFIX, name_arrays
@@ -30,6 +30,8 @@ from sottovoce.runs.spec import ModelSpec, RunSpec
 if TYPE_CHECKING:
     from torch import nn
 
+    from sottovoce.learning.objectives import PerSample
+
     Model = nn.Module | Callable[..., nn.Module]
 
 _LABEL = "arrays"
@@ -41,6 +43,8 @@ def simulate(
     model: "Model | None" = None,
     data: object = None,
     trainable: Sequence[str] = (),
+    loss: "str | PerSample | None" = None,
+    metric: "PerSample | None" = None,
     out: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -66,6 +70,10 @@ def simulate(
             of `npz:` data sets; they replace `data.dataset` of the spec.
         trainable: Names of the parameters to train, in which * stands for any text, such as
             ["head.*"]; all others are frozen. By default those with requires_grad=True are trained.
+        loss: The name of a loss, or a function of (outputs, labels) that returns one number for
+            each sample; by default what fits the labels.
+        metric: A function of (outputs, labels) that returns one number for each sample; their mean
+            over the test data is reported in place of the accuracy.
         out: The run folder; by default a temporary one, which is deleted with the returned run.
         overrides: Values by dotted key, such as {"privacy.epsilon": 2.0}.
         resume: Continue the interrupted run in `out`, with the same spec, model and data. On a
@@ -112,6 +120,12 @@ def simulate(
         raise ParameterError("resume needs the folder of the interrupted run; give it as out")
     parts = collect_parts(model, data, spec)
     values = dict(overrides or {}) | ({"model.trainable": list(trainable)} if trainable else {})
+    if isinstance(loss, str):
+        values["model.loss"] = loss
+    elif loss is not None:
+        parts += (_function("loss", loss),)
+    if metric is not None:
+        parts += (_function("metric", metric),)
     resolved = read_given_spec(spec, values, parts, _header(out) if resume else None)
     # A RunSpec, and what `model` returns, are the caller's own code anyway.
     allowed = allow_code or isinstance(spec, RunSpec)
@@ -212,6 +226,8 @@ def _in_memory(parts: tuple[InMemoryObject, ...], spec: object) -> dict[str, Any
     for part in parts:
         if part.kind == "data":
             found["data.dataset"] = PREFIX + part.label
+        elif part.kind in ("loss", "metric"):
+            found[f"model.{part.kind}"] = PREFIX + part.label
         else:
             found["model"] = {"kind": "in_memory", "label": part.label, **_kept_keys(spec)}
     return found
@@ -256,6 +272,15 @@ def collect_parts(model: object, data: object, spec: object) -> tuple[InMemoryOb
         label = getattr(model, "__qualname__", type(model).__name__)
         parts.append(InMemoryObject(kind="model", label=label, value=_factory(model)))
     return tuple(parts)
+
+
+def _function(kind: Literal["loss", "metric"], function: object) -> InMemoryObject:
+    if not callable(function):
+        raise ParameterError(
+            f"{kind} must be a function of outputs and labels, got {type(function).__name__}"
+        )
+    label = getattr(function, "__qualname__", type(function).__name__)
+    return InMemoryObject(kind=kind, label=label, value=function)
 
 
 def _factory(model: Any) -> Callable[..., Any]:
