@@ -1,11 +1,11 @@
 """Objectives, integer features and sequences, from the call to the result."""
 
+import runpy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch import Tensor, nn
 
 import sottovoce
@@ -169,13 +169,15 @@ def test_functions_in_a_spec_need_consent_and_names_are_checked() -> None:
 
 
 @pytest.mark.slow  # Importing peft takes seconds.
-def test_adapters_of_peft_are_trained_alone() -> None:
+def test_adapters_of_a_small_transformer_are_trained_alone() -> None:
     peft = pytest.importorskip("peft")
-    torch.manual_seed(0)
-    base = Tagger(2, mean=True)
-    config = peft.LoraConfig(r=2, target_modules=["last"], lora_dropout=0.1)
+    lora = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "lora.py"))
+    base = lora["pretrained"](steps=3)
+    config = peft.LoraConfig(r=2, target_modules=["mixed"], lora_dropout=0.1)
     model = peft.get_peft_model(base, config)
     for level in ("sample", "client"):
-        run = sottovoce.simulate(table(level), model=model, data=(TOKENS, TOKENS[:, 0] % 2))
-        assert [name.split(".")[-3] for name in run.tensors()] == ["lora_A", "lora_B"]
-        assert len(run.model) == 2 * (6 + 2)
+        run = sottovoce.simulate(table(level), model=model, data=lora["sentences"](3, 20, seed=0))
+        assert [name.split(".")[-3] for name in run.tensors()] == ["lora_A", "lora_B"] * 2
+        assert list(run.metrics) == ["token accuracy"]
+    spec = lora["spec"](1) | {"data": {"clients": 100}}
+    assert sottovoce.simulate(spec, model=model, data=lora["sentences"](3, 200, seed=0)).finished

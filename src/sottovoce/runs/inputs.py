@@ -525,7 +525,7 @@ def fit_features(module: nn.Module, data: Dataset) -> Dataset:
     for part in (data.train_features, data.test_features):
         values = np.asarray(part)
         for extreme in (int(values.min()), int(values.max())):
-            # The message has no value of the data: a site sends it to the server.
+            # The message has no value of the data, because a site writes it to its log.
             if not _takes(module, torch.full((1, *data.input_shape), extreme)):
                 raise DataError(
                     "some features are whole numbers that the model does not take: an embedding "

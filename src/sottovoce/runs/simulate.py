@@ -118,6 +118,8 @@ def simulate(
     """
     if resume and out is None:
         raise ParameterError("resume needs the folder of the interrupted run; give it as out")
+    if isinstance(trainable, str):
+        raise ParameterError(f"trainable must be a list of names, give ['{trainable}']")
     parts = collect_parts(model, data, spec)
     values = dict(overrides or {}) | ({"model.trainable": list(trainable)} if trainable else {})
     if isinstance(loss, str):
