@@ -176,7 +176,7 @@ FIELDS: dict[Any, str] = {
     RoundRecord: (  # rounds.jsonl
         "round clients_asked clients_received clients_out_of_budget payload_bytes_up "
         "total_bytes_up payload_bytes_down total_bytes_down clients_unreachable "
-        "replies_dropped unanswered sites"
+        "replies_dropped unanswered sites update_norm"
     ),
 }
 QUESTIONS = {

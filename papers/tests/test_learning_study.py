@@ -204,7 +204,7 @@ def test_a_cell_that_cannot_be_tuned_stays_in_the_table(tmp_path: Path) -> None:
     assert findings.failures[0].startswith(
         "tuning, sign, epsilon 3.0, learning rate 0.5, seed 1000"
     )
-    assert "12 trials failed; they are listed below" in findings.verdict
+    assert "12 trials failed, 12 of them because the model diverged; they" in findings.verdict
 
 
 def test_an_experiment_without_any_result_is_an_error(tmp_path: Path) -> None:

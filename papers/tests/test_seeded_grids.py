@@ -84,14 +84,14 @@ def test_all_clients_are_shuffled_in_each_round_with_the_same_seeds_as_in_the_se
         assert spec.rounds * _payload_bytes(spec) <= MOST_BYTES
         assert spec.mechanism == beside.mechanism
         assert (spec.privacy.adjacency, spec.privacy.delta) == ("replace-one", 1e-6)
-        scale = beside.privacy.clip_norm / spec.privacy.clip_norm
+        scale = beside.privacy.message_norm / spec.privacy.message_norm
         rate = beside.algorithm.parameters["local_learning_rate"]
         assert rate == pytest.approx(scale * spec.algorithm.parameters["local_learning_rate"])
 
 
 def _payload_bytes(spec: RunSpec) -> int:
     registration = registry.find(spec.mechanism.kind)
-    domain = L2Ball(dimension=1000, radius=spec.privacy.clip_norm)
+    domain = L2Ball(dimension=1000, radius=spec.privacy.message_norm)
     given = registration.resolve(domain, {**spec.mechanism.parameters, "epsilon": 1.0})
     return registration.build(domain, given).code_format().payload_bits(domain.dimension) // 8
 

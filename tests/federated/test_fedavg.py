@@ -11,7 +11,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.algorithms import fedavg
+from sottovoce.federated.algorithms import exact_sums
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, ClientStepInput
 from sottovoce.federated.algorithms.fedavg import (
     FedAvg,
@@ -180,7 +180,7 @@ def test_a_model_that_is_summed_in_pieces_gets_the_same_update_up_to_the_grid(
     one = data(3, 30, scale=100.0)
     one.features[7, 2] = torch.inf
     whole = sample_level_update(model, one)
-    monkeypatch.setattr(fedavg, "_COLUMNS", 4)
+    monkeypatch.setattr(exact_sums, "_COLUMNS", 4)
     pieces = sample_level_update(model, one)
     assert np.isfinite(whole).all()
     assert np.abs(pieces - whole).max() <= CLIP_NORM * 2.0**-40

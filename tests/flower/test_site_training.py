@@ -63,6 +63,13 @@ ALONE = {"deterministic": True}
 CASES: dict[str, dict[str, Any]] = {
     "sample level": {},
     "client level": {"privacy": CLIENT, "algorithm": LOCAL_STEPS},
+    "statistics": {
+        "privacy": {**CLIENT, "clip_norm": {"kind": "auto", "quantile": 0.3}},
+        "algorithm": LOCAL_STEPS,
+        "runtime": {**ALONE, "downlink": "int8"},
+        "evaluation": {"private": {"metric": "loss", "every": 2, "holdout_fraction": 0.2}},
+    },
+    "normalized records": {"privacy": {**SAMPLE, "clip_norm": "auto"}},
     "one local step": {"privacy": CLIENT, "algorithm": {**LOCAL_STEPS, "local_steps": 1}},
     "proximal": {"privacy": CLIENT, "algorithm": {**LOCAL_STEPS, "proximal_weight": 0.1}},
     "minibatches": {
@@ -124,6 +131,12 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "secure sum": {
         "privacy": {**CLIENT, "epsilon": 20.0},
+        "algorithm": LOCAL_STEPS,
+        "mechanism": {"kind": "clamped_sign", "logit_bound": 1.0, "noise_multiplier": 20.0},
+        "channel": {"kind": "secure_sum", "minimum_clients": 2},
+    },
+    "statistics in a secure sum": {
+        "privacy": {**CLIENT, "clip_norm": "auto", "epsilon": 20.0},
         "algorithm": LOCAL_STEPS,
         "mechanism": {"kind": "clamped_sign", "logit_bound": 1.0, "noise_multiplier": 20.0},
         "channel": {"kind": "secure_sum", "minimum_clients": 2},

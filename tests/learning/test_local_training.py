@@ -171,7 +171,7 @@ def test_a_client_gets_the_same_model_whoever_trains_with_it(
     task, group = make_task(MODULES["mlp"]), clients()
     steps = batches(SCHEDULES["epochs"], group)
     together = trained(task, group, steps)
-    monkeypatch.setattr(Task, "clients_at_once", lambda self, width: 2)
+    monkeypatch.setattr(Task, "clients_at_once", lambda self, width, **_: 2)
     assert_same_updates(trained(task, group, steps), together, task.tensor(task.initial_model()))
 
 

@@ -9,7 +9,7 @@ from sottovoce.core.errors import ConfigError
 from sottovoce.federated.training import Halted
 from sottovoce.runs.build import build
 from sottovoce.runs.inputs import load_inputs
-from sottovoce.runs.outcome import Metrics, metrics_row, result_of
+from sottovoce.runs.outcome import Metrics, metrics_row, result_of, stop_if_diverged
 from sottovoce.runs.resolve import resolve
 from sottovoce.runs.spec import RunSpec
 
@@ -37,6 +37,7 @@ def trial(spec: RunSpec, *, on_round: OnRound | None = None) -> dict[str, Any]:
         progress, record = outcome
         evaluated = progress.rounds_done in stops
         rows.append(metrics_row(resolved, training.record, progress, record, evaluated=evaluated))
+        stop_if_diverged(rows[-1])
         if on_round:
             on_round(rows[-1])
     seconds = time.perf_counter() - started

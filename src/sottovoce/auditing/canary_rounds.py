@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sottovoce.core.adjacency import Adjacency, Unit
-from sottovoce.core.domains import Floats, L2Ball, Vector
+from sottovoce.core.domains import Floats, L2Ball, SteppedBall, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.federated.algorithms.algorithm import (
     AggregatedUplink,
@@ -35,10 +35,14 @@ from sottovoce.federated.algorithms.algorithm import (
     ClientStepInput,
     ClientVectors,
     State,
+    message_mechanism,
+    shared_numbers_of,
 )
 from sottovoce.learning.clients import ClientData, DenseRows, Rows, names_of, sizes_of
 from sottovoce.learning.minibatches import Minibatches
+from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings
 from sottovoce.learning.task import Task
+from sottovoce.mechanisms.mechanism import Mechanism
 
 _TIMES_THE_CLIP = 1000.0  # So large that a missing or wrong clipping shows in the scores.
 
@@ -217,6 +221,8 @@ class CanaryTask(Task):
         *,
         steps: int | Minibatches,
         learning_rate: float,
+        optimizer: OptimizerSettings = PLAIN_SGD,
+        gradient_clip: float | None = None,
         proximal_weights: Sequence[float] | None = None,
         corrections: Tensor | None = None,
     ) -> Iterator[tuple[int, Tensor]]:
@@ -230,6 +236,8 @@ class CanaryTask(Task):
                 clients[start:stop],
                 steps=steps if isinstance(steps, int) else steps[start:stop],
                 learning_rate=learning_rate,
+                optimizer=optimizer,
+                gradient_clip=gradient_clip,
                 proximal_weights=proximal_weights and proximal_weights[start:stop],
                 corrections=None if corrections is None else corrections[start:stop],
             ):
@@ -334,8 +342,16 @@ class CanaryAlgorithm:
     def shared_state(self) -> tuple[str, ...]:
         return self.inner.shared_state
 
-    def domain(self, dimension: int, num_samples: int) -> L2Ball:
+    @property
+    def shared_numbers(self) -> tuple[str, ...]:
+        return shared_numbers_of(self.inner)
+
+    def domain(self, dimension: int, num_samples: int) -> L2Ball | SteppedBall:
         return self.inner.domain(dimension, num_samples)
+
+    def message_mechanism(self, mechanism: Mechanism) -> Mechanism:
+        """Return the mechanism of the clients' messages, which is that of the run."""
+        return message_mechanism(self.inner, mechanism)
 
     def weight(self, num_samples: int) -> float:
         return self.inner.weight(num_samples)

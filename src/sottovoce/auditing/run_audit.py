@@ -260,7 +260,7 @@ def _add_audit_clients(
         hosts=tuple(names[:count]),
         places=(0,) * count,
         silent=frozenset(names),
-        clip_norm=resolved.spec.privacy.clip_norm,
+        clip_norm=resolved.spec.privacy.message_norm,
         adjacency=resolved.spec.privacy.adjacency,
     )
     parts = [resolved.parts[i] for i in kept]
@@ -324,7 +324,7 @@ def _replace_with_canaries(
         hosts=tuple(hosts[:count]),
         places=tuple(places[:count]),
         silent=frozenset(),
-        clip_norm=resolved.spec.privacy.clip_norm,
+        clip_norm=resolved.spec.privacy.message_norm,
         adjacency=resolved.spec.privacy.adjacency,
     )
     seen = resolved.channel.shows_each

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 import numpy as np
 import torch
@@ -44,6 +44,7 @@ from sottovoce.core.errors import ConfigError, DataError, ParameterError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.algorithms.fedavg import LocalSgd, SampleClippedGradient, SendsLocalWork
+from sottovoce.federated.algorithms.noisy_steps import NoisyLocalSteps
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
@@ -266,10 +267,21 @@ def sender_of(run: FinishedRun) -> Sender:
             f"the updates of '{spec.algorithm.kind}' depend on more than the client's images; use "
             "--method learned, or a run of 'fedavg'"
         )
+    if isinstance(algorithm.local_work, NoisyLocalSteps):
+        raise ConfigError(
+            "--method inversion repeats the local steps of a client and does not know their secret "
+            "samples and noise; use --method learned, or a run without algorithm.local_work"
+        )
     if isinstance(algorithm.local_work, LocalSgd) and algorithm.local_work.batch_size is not None:
         raise ConfigError(
             "--method inversion repeats the local steps of a client and does not know its secret "
             "minibatches; use --method learned, or a run without 'algorithm.batch_size'"
+        )
+    local = algorithm.local_work
+    if isinstance(local, LocalSgd) and not local.optimizer.is_plain_sgd:
+        raise ConfigError(
+            "--method inversion repeats steps of plain SGD; use --method learned, or a run without "
+            "'algorithm.local_optimizer'"
         )
     if isinstance(algorithm.local_work, SampleClippedGradient):
         work = dataclasses.replace(algorithm.local_work, sampling_rate=1.0)
@@ -289,18 +301,26 @@ def sender_of(run: FinishedRun) -> Sender:
     )
 
 
-def work_of(sender: Sender) -> Work:
-    """Return what clients compute: local steps, or the mean of clipped gradients of the records.
+def work_of(sender: Sender, number: int) -> Work:
+    """Return what clients compute in a round: local steps, or the mean of clipped gradients.
 
     The attacker knows it because the spec is public.
     """
     algorithm = sender.algorithm
     assert isinstance(algorithm, SendsLocalWork), "sender_of has checked that"
     match algorithm.local_work:
-        case LocalSgd(steps=steps, epochs=epochs, learning_rate=rate):
-            return LocalSteps(steps=epochs or steps, learning_rate=rate)
+        case LocalSgd(steps=steps, epochs=epochs, gradient_clip=clip) as work:
+            return LocalSteps(
+                steps=epochs or steps,
+                learning_rate=work.learning_rate_of(number),
+                gradient_clip=clip,
+            )
         case SampleClippedGradient(clip_norm=clip_norm):
             return ClippedMean(clip_norm=clip_norm)
+        case NoisyLocalSteps():
+            raise AssertionError("sender_of has refused them")
+        case _:
+            assert_never(algorithm.local_work)
 
 
 def _invert_updates(
@@ -332,7 +352,7 @@ def _invert_updates(
         labels = infer_labels(task, observed, run.inputs.num_classes)[:, None]
     target = InversionTarget(
         model=step.model,
-        work=work_of(sender),
+        work=work_of(sender, step.round),
         observed=observed,
         labels=labels,
         image_shape=originals.shape[2:],

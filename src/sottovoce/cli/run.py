@@ -35,6 +35,7 @@ from sottovoce.core.errors import ConfigError, SottovoceError
 
 if TYPE_CHECKING:
     from sottovoce.runs.checked import CheckResult
+    from sottovoce.runs.spec import RunSpec
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
@@ -144,6 +145,18 @@ def run(
     profile: Annotated[
         bool, typer.Option("--profile", help="Print at the end how long each stage took.")
     ] = False,
+    no_privacy: Annotated[
+        bool,
+        typer.Option(
+            "--no-privacy",
+            help="Train the baseline instead: without noise, clipping, rounding, budgets and "
+            "ledger, in runs/NAME-no-privacy.",
+        ),
+    ] = False,
+    keep_clipping: Annotated[
+        bool,
+        typer.Option("--keep-clipping", help="With --no-privacy: clip as the private run does."),
+    ] = False,
     allow_code: AllowCode = False,
     data_dir: DataDir = None,
     log: Log = None,
@@ -163,10 +176,16 @@ def run(
     With --check nothing is trained: it prints epsilon, bytes and estimates of time and memory, and
     exits with 0 if the spec would run, 2 if it would be refused or stop before its first round.
     """
+    if keep_clipping and not no_privacy:
+        raise ConfigError(
+            "--keep-clipping is for the baseline without noise; add --no-privacy, since a private "
+            "run always clips"
+        )
     if check:
-        if resume or log or profile:
+        if resume or log or profile or no_privacy:
             raise ConfigError(
-                "--check trains nothing; leave out --resume, --log and --profile, or --check"
+                "--check trains nothing; leave out --resume, --log, --profile and --no-privacy "
+                "(which costs no privacy budget), or --check"
             )
         set_data_folder(data_dir)
         with report_progress():
@@ -183,11 +202,18 @@ def run(
 
     if not spec.exists():
         raise ConfigError(missing_spec_message(spec))
-    folder = out or Path("runs") / load(spec, set_ or []).name
+
+    def as_wanted(read: "RunSpec") -> "RunSpec":
+        if not no_privacy:
+            return read
+        from sottovoce.runs.baseline import without_privacy
+
+        return without_privacy(read, keep_clipping=keep_clipping)
+
+    folder = out or Path("runs") / as_wanted(load(spec, set_ or [])).name
     begun = RunFolder(folder)
-    loaded = load_for_run(
-        spec, set_ or [], resumed_header=begun.header() if resume and begun.exists else None
-    )
+    header = begun.header() if resume and begun.exists else None
+    loaded = as_wanted(load_for_run(spec, set_ or [], resumed_header=header))
     check_code_allowed(loaded, allow_code=allow_code)
     if profile and loaded.runtime.backend != "fast":
         raise ConfigError(

@@ -39,6 +39,9 @@ def print_result(
         _print_sites(result["clients"])
     if profile:
         _print_profile(profile)
+    from sottovoce.runs.diagnosis import AccuracyDiagnosis
+
+    say(f"\n{AccuracyDiagnosis.read(result['diagnosis'])}")
     say(f"\nEvery figure is in {folder / 'result.json'}. Next:")
     for command in _next_commands(folder):
         say(f"  {command}")
@@ -61,6 +64,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     from sottovoce.reporting.statement import statement_of
     from sottovoce.runs.record import read_record
     from sottovoce.runs.site_counts import figures_note
+    from sottovoce.runs.statistics import evaluation_text
 
     record = read_record(folder)  # The run has just written it.
     epsilon = result["epsilon"] if result["private"] else None
@@ -71,6 +75,9 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         why += f"; chosen by 'auto': {result['mechanism_choice']}"
     bits = result["bits_per_coordinate"]
     size = "1 bit" if bits == 1 else f"{bits:.3g} bits"
+    averaged = result.get("accuracy_averaged")
+    average = "" if averaged is None else f" (averaged model: {averaged:.4f})"
+    privately = f"{found} (private); " if (found := evaluation_text(result)) else ""
     return [
         (
             "run",
@@ -79,8 +86,8 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         ),
         (
             "model",
-            f"{figures_note(result, 4)}, loss {result['loss']:.4g} on test data; "
-            f"{result['dimension']:,} parameters",
+            f"{figures_note(result, 4)}{average}, loss {result['loss']:.4g} on test data; "
+            f"{privately}{result['dimension']:,} parameters",
         ),
         ("protected", statement.protected),
         ("spent", statement.spent),

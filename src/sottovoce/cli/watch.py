@@ -115,6 +115,8 @@ def line(state: Mapping[str, Any]) -> str:
         parts.append(figures_note(state, 3))
     if state["loss"] is not None:
         parts.append(f"loss {state['loss']:.4g}")
+    if state.get("private_evaluation"):
+        parts.append(state["private_evaluation"])
     if state["last_round"]:
         parts.append(epsilon_note(state))
         parts.append(f"{show_bytes(state['bytes_up'])} up, {show_bytes(state['bytes_down'])} down")
@@ -186,6 +188,10 @@ def _fields(
         found += [(name, f"{value:.3f}") for name, value in others]
     if state["loss"] is not None:
         found.append(("loss", f"{state['loss']:.4g}"))
+    if state.get("private_evaluation"):
+        found.append(("private", state["private_evaluation"]))
+    if state.get("clip_norm") is not None:
+        found.append(("clip norm", f"{state['clip_norm']:.4g}"))
     if state["last_round"]:
         found.append(("privacy", _privacy(state)))
         found += [(direction, _traffic(state, direction)) for direction in ("up", "down")]

@@ -433,6 +433,50 @@ class L1Ball(_Ball):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _StepsOnSamples(_Ball):
+    steps: int
+    sampling_rate: float
+
+    def __post_init__(self) -> None:
+        _Ball.__post_init__(self)
+        parameter_rules.integer("steps", self.steps, low=1, high=2**31)
+        parameter_rules.fraction("sampling_rate", self.sampling_rate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteppedL2Ball(_StepsOnSamples, L2Ball):
+    """The L2 ball of a client that gives the mechanism several inputs in a round: local DP-SGD.
+
+    Each input is a sum over a secret Poisson sample of the client's records, divided by `records`,
+    the public expected size of the sample (or less).
+
+    Attributes:
+        dimension: The number of coordinates.
+        radius: The clip norm of each record.
+        records: The number by which the sum is divided.
+        steps: The number of inputs in a round.
+        sampling_rate: The probability with which each record is in the sample of a step.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteppedL1Ball(_StepsOnSamples, L1Ball):
+    """The L1 ball of a client that gives the mechanism several inputs in a round.
+
+    Attributes:
+        dimension: The number of coordinates.
+        radius: The clip norm of each record, in L1, times any whole number by which `records` is
+            multiplied too, so that every sum lies in the ball.
+        records: The number by which the sum is divided.
+        steps: The number of inputs in a round.
+        sampling_rate: The probability with which each record is in the sample of a step.
+    """
+
+
+SteppedBall = SteppedL2Ball | SteppedL1Ball
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
     """Vectors with every coordinate in [lower, upper], compared in the maximum norm.
 

@@ -263,8 +263,14 @@ def complete(section: Any) -> dict[str, Any]:
 def _late_defaults(section: Any) -> set[str]:
     """Return the fields that were added after specs had been hashed and have their default."""
     late = getattr(section, "LEFT_OUT_AS_DEFAULT", ())
-    fields = dataclasses.fields(section)
-    return {f.name for f in fields if f.name in late and getattr(section, f.name) == f.default}
+    fields = [field for field in dataclasses.fields(section) if field.name in late]
+    return {field.name for field in fields if getattr(section, field.name) == _default_of(field)}
+
+
+def _default_of(field: "dataclasses.Field[Any]") -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 def as_table(section: Any) -> dict[str, Any]:

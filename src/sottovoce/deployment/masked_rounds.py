@@ -17,10 +17,10 @@ from sottovoce.deployment.masked_site import agreed
 from sottovoce.deployment.orders import Order
 from sottovoce.deployment.remote_rounds import RemoteRounds, bytes_between
 from sottovoce.federated.rounds import ServedRound
-from sottovoce.federated.training import SiteReply
+from sottovoce.federated.training import SiteReply, pack_shared
 from sottovoce.ledger.journal import Place
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.protocol.broadcast import Start, pack_start
+from sottovoce.protocol.broadcast import Start
 from sottovoce.protocol.charging import Refused
 from sottovoce.protocol.plan import RoundPlan
 from sottovoce.protocol.secure.contribution import masked_charges
@@ -87,7 +87,7 @@ class MaskedRounds(RemoteRounds):
             return ServedRound(servers=())
         journal = self.ledger.journal()
         number = journal.newest_attempt(self.roster.federation, plan.run, plan.round)
-        vectors = tuple(pack_start(start, self.algorithm.shared_state, self.downlink))
+        vectors = pack_shared(self.algorithm, start, self.downlink)
         orders = {
             self.parts[i].client: self._order(
                 plan, self.parts[i], len(asked), vectors, attempt=number

@@ -21,9 +21,9 @@ from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.orders import Order, read_refusal, read_reply, read_rounds_charged
 from sottovoce.deployment.post import OVERHEAD_BYTES, Reply, Transport, announce, check_length
 from sottovoce.federated.rounds import ChargedRounds, ServedRound, Server
-from sottovoce.federated.training import Cohort, CollectedRound, SiteReply
+from sottovoce.federated.training import Cohort, CollectedRound, SiteReply, pack_shared
 from sottovoce.mechanisms import registry
-from sottovoce.protocol.broadcast import DownlinkFormat, Start, pack_start
+from sottovoce.protocol.broadcast import DownlinkFormat, Start
 from sottovoce.protocol.message import open_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.runs.spec import RunSpec
@@ -133,7 +133,7 @@ class RemoteRounds(ChargedRounds):
         if not asked:
             return ServedRound(servers=())
         servers = [self._open(plan, uplink) for uplink in range(self.algorithm.uplinks)]
-        vectors = pack_start(start, self.algorithm.shared_state, self.downlink)
+        vectors = pack_shared(self.algorithm, start, self.downlink)
         parts = [self.parts[i] for i in asked]
         orders = {part.client: self._order(plan, part, len(asked), vectors) for part in parts}
         reply_bytes = len(servers) * plan.largest_message_bytes

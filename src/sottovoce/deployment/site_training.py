@@ -25,7 +25,13 @@ from sottovoce.core.randomness import Randomness, SeededRandomness
 from sottovoce.deployment.orders import Order
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import RoundRequest, Site
-from sottovoce.federated.algorithms.algorithm import ALGORITHMS, Algorithm, ClientStepInput
+from sottovoce.federated.algorithms.algorithm import (
+    ALGORITHMS,
+    Algorithm,
+    ClientStepInput,
+    message_mechanism,
+    shared_numbers_of,
+)
 from sottovoce.federated.cohorts import SAMPLINGS
 from sottovoce.federated.rounds import compute_finite_uplinks
 from sottovoce.learning import datasets, models
@@ -55,6 +61,7 @@ from sottovoce.runs.inputs import (
 from sottovoce.runs.loading import parse
 from sottovoce.runs.resolve import channel_of, check_federation, rounds_per_client
 from sottovoce.runs.spec import RunSpec
+from sottovoce.runs.statistics import sends_statistics
 
 _LOG = printable_text.logger()
 
@@ -124,10 +131,11 @@ def prepare_order(order: Order, site: Site) -> PreparedOrder:
             "site the same pretrained weights and the same versions of the model's packages"
         )
     size = place.client.num_samples
+    # The domain is the site's own: how far a record moves the update follows from its data.
+    domain = algorithm.domain(dimension, size)
     part = ClientPlan(
         client=order.client,
-        # The domain is the site's own: how far a record moves the update follows from its data.
-        mechanism=_built(kind, algorithm.domain(dimension, size), parameters),
+        mechanism=message_mechanism(algorithm, _built(kind, domain, parameters)),
         weight=algorithm.weight(size),
     )
     rotated = spec.rotation == "on"
@@ -137,18 +145,25 @@ def prepare_order(order: Order, site: Site) -> PreparedOrder:
         unit=algorithm.unit,
         adjacency=spec.privacy.adjacency,
         clients=(part,),
-        rotation=Rotation.of_round(order.run, order.round, dimension) if rotated else None,
+        rotation=Rotation.of_round(order.run, order.round, domain.dimension) if rotated else None,
         channel=_channel(spec, place.num_clients),
         record_sampling_rate=algorithm.record_sampling_rate,
     )
     randomness = randomness_of(spec)
-    start = unpack_start(order.vectors, algorithm.shared_state, dimension, spec.runtime.downlink)
+    start = unpack_start(
+        order.vectors,
+        algorithm.shared_state,
+        dimension,
+        spec.runtime.downlink,
+        shared_numbers_of(algorithm),
+    )
     step = ClientStepInput(
         run=order.run,
         round=order.round,
         model=start.model,
         state=start.state,
         randomness=randomness,
+        mechanism_of=lambda _: part.mechanism,
     )
 
     def train() -> list[Vector]:
@@ -258,7 +273,8 @@ def _check_vectors(spec: RunSpec, order: Order) -> None:
             f"{len(order.vectors)} vectors arrived, but the algorithm '{spec.algorithm.kind}' "
             f"reads at most {most}; install the same version at server and client"
         )
-    if len(sizes := {len(vector) for vector in order.vectors}) > 1:
+    like_model = order.vectors[: most - 1] if sends_statistics(spec) else order.vectors
+    if len(sizes := {len(vector) for vector in like_model}) > 1:
         raise WireError(
             f"vectors of {min(sizes)} and of {max(sizes)} bytes arrived, but all must have the "
             "model's size; install the same version at server and client"

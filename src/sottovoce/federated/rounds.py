@@ -112,7 +112,7 @@ class ChargedRounds:
 
     Attributes:
         run: Name of the run in the ledger.
-        dimension: Number of model parameters.
+        dimension: Number of coordinates of a message.
         parts: The plan of each client: its name, mechanism and public weight.
         algorithm: What clients compute.
         adjacency: Which data sets count as neighbors.
@@ -275,6 +275,7 @@ class StoredMessages(ChargedRounds):
             model=start.model,
             state=start.state,
             randomness=self.randomness,
+            mechanism_of=lambda i: self.parts[group[i]].mechanism,
         )
         clients = _take(self.clients, group)
         requests = []

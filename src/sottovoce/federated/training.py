@@ -15,7 +15,12 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import PluginError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.stages import stage
-from sottovoce.federated.algorithms.algorithm import AggregatedUplink, Algorithm, State
+from sottovoce.federated.algorithms.algorithm import (
+    AggregatedUplink,
+    Algorithm,
+    State,
+    shared_numbers_of,
+)
 from sottovoce.federated.cohorts import ClientSampling, Positions, draw_positions
 from sottovoce.learning.clients import ClientData, names_of
 from sottovoce.learning.task import Task
@@ -24,6 +29,7 @@ from sottovoce.protocol.broadcast import (
     DownlinkFormat,
     Start,
     as_received,
+    pack_start,
     payload_bytes,
 )
 from sottovoce.protocol.message import HEADER_BYTES
@@ -129,6 +135,23 @@ class RoundBackend(Protocol):
         ...
 
 
+def pack_shared(algorithm: Algorithm, start: Start, downlink: DownlinkFormat) -> tuple[bytes, ...]:
+    """Return the packed vectors that an algorithm's clients receive in a round.
+
+    Args:
+        algorithm: The algorithm.
+        start: The model and the shared state as clients receive them.
+        downlink: The number format of the model and of state of its size.
+
+    Returns:
+        One payload for each vector.
+
+    Raises:
+        WireError: A number is not finite or does not fit the format.
+    """
+    return pack_start(start, algorithm.shared_state, downlink, shared_numbers_of(algorithm))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """Everything that changes from round to round: the content of a checkpoint.
@@ -163,6 +186,8 @@ class RoundRecord:
         replies_dropped: Number of replies that came in time but were not what the plan announced.
         unanswered: For each client that was asked and does not count, the reason, by client name.
         sites: The outcome of each remote site, by name.
+        update_norm: The norm of the decoded mean update, which the server sees; None if the round
+            released nothing.
     """
 
     round: int
@@ -177,6 +202,7 @@ class RoundRecord:
     replies_dropped: int = 0
     unanswered: Mapping[str, str] = field(default_factory=dict)
     sites: Mapping[str, SiteReply] = field(default_factory=dict)
+    update_norm: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +273,8 @@ class Training:
         state, shared = progress.algorithm_state, self.algorithm.shared_state
         model = as_received(progress.model, self.downlink)
         read = {name: as_received(state[name], self.downlink).astype(float) for name in shared}
+        for name in shared_numbers_of(self.algorithm):
+            read[name] = as_received(state[name], "float32").astype(float)
         # The rest of the state stays with the server, or is what simulated clients keep locally.
         return Start(model=model, state={**state, **read})
 
@@ -305,9 +333,12 @@ class Training:
         Returns:
             The bytes of the vectors alone, and the bytes with message headers.
         """
-        vectors = (1 + len(self.algorithm.shared_state)) * clients
+        vectors, numbers = 1 + len(self.algorithm.shared_state), shared_numbers_of(self.algorithm)
         payload = payload_bytes(self.task.dimension, self.downlink) * vectors
-        return payload, payload + HEADER_BYTES * vectors
+        if numbers:
+            payload += payload_bytes(len(numbers), "float32")
+        headers = HEADER_BYTES * (vectors + bool(numbers))
+        return payload * clients, (payload + headers) * clients
 
     def step(self, progress: Progress) -> tuple[Progress, RoundRecord] | Halted:
         """Run one round; all its charges are made before any of its messages is encoded.
@@ -333,8 +364,9 @@ class Training:
             start = self.broadcast(progress)
         collected = self.backend.collect(number, cohort, start)
         del start  # The step needs the memory of a large model.
-        model, state = progress.model, progress.algorithm_state
+        model, state, norm = progress.model, progress.algorithm_state, None
         if collected.combined:
+            norm = float(np.linalg.norm(collected.combined[0].mean))
             with stage("step"):
                 model, state = self.algorithm.server_step(model, collected.combined, state)
             if model.shape != progress.model.shape:
@@ -360,5 +392,6 @@ class Training:
             replies_dropped=collected.replies_dropped,
             unanswered=collected.unanswered,
             sites=collected.sites,
+            update_norm=norm,
         )
         return Progress(rounds_done=number, model=model, algorithm_state=state), record

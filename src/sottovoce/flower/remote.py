@@ -22,6 +22,7 @@ from sottovoce.flower.simulation import simulate
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.channels.secure_sum import PAIRWISE, SecureSum
+from sottovoce.protocol.plan import message_dimension
 from sottovoce.protocol.secure.roster import Roster
 from sottovoce.runs.backends import register_backend
 from sottovoce.runs.folder import RunFolder
@@ -125,7 +126,7 @@ def _make_rounds(
     waiting = spec.deployment
     common: dict[str, Any] = {
         "run": resolved.run,
-        "dimension": resolved.task.dimension,
+        "dimension": message_dimension(resolved.parts),
         "parts": resolved.parts,
         "algorithm": resolved.algorithm,
         "adjacency": spec.privacy.adjacency,

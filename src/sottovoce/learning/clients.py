@@ -12,9 +12,9 @@ after layer.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, overload
 
 import numpy as np
@@ -203,7 +203,28 @@ def clipping_factors(rows: Rows, limit: float) -> tuple[Rows, Tensor]:
     replaced by zero, and its factor is 0.
     """
     norms = rows.norms()
-    factors = limit / torch.clamp(norms, min=limit)
+    return _finite_with(rows, norms, limit / torch.clamp(norms, min=limit))
+
+
+# The constant of automatic clipping, so that small gradients keep differing in length.
+STABILITY = 0.01
+
+
+def normalizing_factors(rows: Rows, limit: float) -> tuple[Rows, Tensor]:
+    """Return the rows, unchanged, and the factors that normalize each of them.
+
+    A factor is limit/(norm + 0.01), with the Euclidean norm, so that a row's norm becomes less than
+    `limit`, whatever it was: the rows need no clipping norm. A row whose norm is not finite is
+    replaced by zero, and its factor is 0.
+
+    Reference: Bu, Wang, Zha and Karypis 2023, AUTO-S.
+    """
+    norms = rows.norms()
+    return _finite_with(rows, norms, limit / (norms + STABILITY))
+
+
+def _finite_with(rows: Rows, norms: Tensor, factors: Tensor) -> tuple[Rows, Tensor]:
+    """Return the rows and their factors, with zeros for rows whose norm is not finite."""
     finite = torch.isfinite(norms)
     # Reading a result from a GPU takes longer than replacing rows that are mostly finite.
     if norms.is_cuda or not bool(finite.all()):
@@ -322,6 +343,23 @@ class Clients(Sequence[ClientData]):
 
     def _own_shares(self) -> list[Indices]:
         return [self._shares[place] for place in self._places.tolist()]
+
+    def with_rows(self, choose: Callable[[Indices], Indices]) -> "Clients":
+        """Return these clients with other rows.
+
+        Args:
+            choose: A function of a client's rows that returns the rows it has instead.
+
+        Returns:
+            Clients that share the arrays of these.
+        """
+        changed = object.__new__(type(self))
+        vars(changed).update(vars(self))
+        changed._shares = [choose(share) for share in self._own_shares()]
+        changed._names = self.names
+        changed._places = np.arange(len(self), dtype=np.int64)
+        vars(changed).pop("single_rows", None)
+        return changed
 
     def with_copies(self, names: Sequence[str], *, like: int) -> "Clients":
         """Return these clients followed by further ones, which all have the rows of one client.
@@ -502,3 +540,44 @@ def names_of(clients: Sequence[ClientData]) -> list[str]:
     if isinstance(clients, Clients):
         return clients.names
     return [client.name for client in clients]
+
+
+def hold_out(
+    clients: Sequence[ClientData], fraction: float
+) -> tuple[Sequence[ClientData], Sequence[ClientData]]:
+    """Return the clients with the records that they train on, and with those that they hold out.
+
+    The same records are held out each time. They are floor(fraction n) of a client's n records, at
+    least one, and at most n - 1; a client's only record is in both parts.
+
+    Args:
+        clients: The clients.
+        fraction: The part of each client's records to hold out, in (0, 1).
+    """
+    if isinstance(clients, Clients):
+        return (
+            clients.with_rows(lambda rows: rows[_parted(len(rows), fraction)[0]]),
+            clients.with_rows(lambda rows: rows[_parted(len(rows), fraction)[1]]),
+        )
+    parts = [_parted(client.num_samples, fraction) for client in clients]
+    kept, held_out = (
+        [
+            replace(client, features=client.features[own[part]], labels=client.labels[own[part]])
+            for client, own in zip(clients, parts, strict=True)
+        ]
+        for part in (0, 1)
+    )
+    return kept, held_out
+
+
+@lru_cache(maxsize=1024)
+def _parted(records: int, fraction: float) -> tuple[Indices, Indices]:
+    """Return the positions of the records to train on and of those to hold out, sorted.
+
+    Which positions they are depends only on the number of records, so that they stay the same.
+    """
+    if records < 2:
+        return np.arange(records), np.arange(records)
+    count = min(records - 1, max(1, int(fraction * records)))
+    order = np.random.default_rng(records).permutation(records)
+    return np.sort(order[count:]), np.sort(order[:count])

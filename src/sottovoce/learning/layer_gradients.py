@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import group_norm, pad, unfold
 
-from sottovoce.learning.clients import DenseRows, LayeredRows, OuterRows
+from sottovoce.learning.clients import STABILITY, DenseRows, LayeredRows, OuterRows
 from sottovoce.learning.models.modules import FlatLinear, trainable_parameters
 
 # Layers without parameters in which no sample influences another.
@@ -216,6 +216,10 @@ class DenseStack:
         """Return the squared Euclidean norm of each sample's gradient, (models, samples)."""
         return _squares(self.values)
 
+    def l1_norms(self) -> Tensor:
+        """Return the sum of magnitudes of each sample's gradient, (models, samples)."""
+        return self.values.abs().sum(dim=2)
+
     def totals(self, weights: Tensor) -> Tensor:
         """Return each client's weighted sum of gradients, (models, clients, parameters).
 
@@ -238,6 +242,10 @@ class OuterStack:
     def squared_norms(self) -> Tensor:
         """Return the squared Euclidean norm of each sample's gradient, (models, samples)."""
         return _squares(self.left) * (1.0 + _squares(self.right))
+
+    def l1_norms(self) -> Tensor:
+        """Return the sum of magnitudes of each sample's gradient, (models, samples)."""
+        return self.left.abs().sum(dim=2) * (1.0 + self.right.abs().sum(dim=2))
 
     def totals(self, weights: Tensor) -> Tensor:
         """Return each client's weighted sum of gradients, (models, clients, parameters).
@@ -270,6 +278,10 @@ class FilterStack:
     def squared_norms(self) -> Tensor:
         """Return the squared Euclidean norm of each sample's gradient, (models, samples)."""
         return _squares(self.filters.flatten(2)) + _squares(self.biases)
+
+    def l1_norms(self) -> Tensor:
+        """Return the sum of magnitudes of each sample's gradient, (models, samples)."""
+        return self.filters.flatten(2).abs().sum(dim=2) + self.biases.abs().sum(dim=2)
 
     def totals(self, weights: Tensor) -> Tensor:
         """Return each client's weighted sum of gradients, (models, clients, parameters).
@@ -309,15 +321,23 @@ class GradientStack:
         """Return the Euclidean norm of each sample's whole gradient, (models, samples)."""
         return torch.stack([layer.squared_norms() for layer in self.layers]).sum(dim=0).sqrt()
 
-    def clipped_totals(self, limit: float, shares: Tensor) -> Tensor:
+    def l1_norms(self) -> Tensor:
+        """Return the sum of magnitudes of each sample's whole gradient, (models, samples)."""
+        return torch.stack([layer.l1_norms() for layer in self.layers]).sum(dim=0)
+
+    def clipped_totals(
+        self, limit: float, shares: Tensor, geometry: str = "l2", *, normalizes: bool = False
+    ) -> Tensor:
         """Return each client's sum of clipped gradients, (models, clients, parameters).
 
         Gradients are clipped to norm `limit`; one whose norm is not finite counts as zero. `shares`
-        (models, clients, samples) is 1 where a sample belongs to a client, else 0.
+        (models, clients, samples) is 1 where a sample belongs to a client, else 0. The `geometry`
+        of the norm is "l2" or "l1". With `normalizes` gradients are normalized instead of clipped.
         """
-        norms = self.norms()
+        norms = self.norms() if geometry == "l2" else self.l1_norms()
         finite = torch.isfinite(norms)
-        factors = torch.where(finite, limit / torch.clamp(norms, min=limit), 0.0)
+        divisors = norms + STABILITY if normalizes else norms.clamp(min=limit)
+        factors = torch.where(finite, limit / divisors, 0.0)
         layers = self.layers
         # Reading a result from a GPU takes longer than replacing rows that are mostly finite.
         if norms.is_cuda or not bool(finite.all()):

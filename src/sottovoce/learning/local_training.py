@@ -36,7 +36,15 @@ from torch import Tensor
 
 from sottovoce.learning.clients import ClientData, samples_of, sizes_of
 from sottovoce.learning.minibatches import NO_RECORD, Indices, Minibatches
-from sottovoce.learning.model_steps import ClientGroup, Graphs, Step, StepBatch, StepSettings
+from sottovoce.learning.model_steps import (
+    ClientGroup,
+    Graphs,
+    Step,
+    StepBatch,
+    StepSettings,
+    clip_gradients,
+    take_step,
+)
 from sottovoce.learning.stacking_check import why_not_stacked
 
 if TYPE_CHECKING:  # Tasks use this module.
@@ -77,7 +85,9 @@ class LocalTrainer:
             For one group of consecutive clients after the other: the position of its first client,
             and the flat models of its clients as rows of a float32 tensor.
         """
-        most = self._task.clients_at_once(steps.minibatches.width)
+        most = self._task.clients_at_once(
+            steps.minibatches.width, keeps_state=not steps.optimizer.is_plain_sgd
+        )
         groups = max(1, -(-len(clients) // most))
         together = max(1, -(-len(clients) // groups))  # Groups of one size share a CUDA graph.
         for start in range(0, len(clients), together):
@@ -86,7 +96,10 @@ class LocalTrainer:
             features, labels = samples_of(group)
             features, labels = features.to(self._task.device), labels.to(self._task.device)
             pool = _Pool(features=features, labels=labels, sizes=sizes_of(group))
-            alone = self._trains_alone(len(group), steps.minibatches.width)
+            # All models of a group share the optimizer's step count, see `optimizers`.
+            alone = self._trains_alone(len(group), steps.minibatches.width) or not (
+                steps.optimizer.is_plain_sgd or steps.minibatches.ends_once
+            )
             with _in_float32(self._task.device):
                 own = steps.part(part)
                 if alone:
@@ -123,6 +136,9 @@ class LocalTrainer:
         group = ClientGroup.start(steps, task.stack_form, clients=len(given))
         step: Step | None = None
         for batch in pool.batches(given):
+            if not group.is_ready:
+                group = take_step(task, group, batch)
+                continue
             step = step or self._graphs.find(task, group, batch)
             group = step(task, group, batch)
         return task.stack_form.leave(group.models[: len(steps.minibatches)]).clone()
@@ -172,16 +188,25 @@ def _one_by_one(
         start, stop = stop, stop + size
         features, labels = pool.features[start:stop], pool.labels[start:stop]
         pull = 0.0 if steps.pulls is None else steps.pulls[place]
-        model = steps.model
+        model, optimizer = steps.model, None
+        if not steps.optimizer.is_plain_sgd:
+            alone = model[None].clone()
+            optimizer = steps.optimizer.start(alone, learning_rate=steps.learning_rate)
         own = [torch.from_numpy(records) for records in steps.minibatches.of_client(place)]
         with task.layers_of(clients[place : place + 1]):
             for records in own * steps.minibatches.repeats:
                 chosen = records.to(task.device)
                 gradient = task.gradient(model, features[chosen], labels[chosen])
+                if steps.gradient_clip is not None:
+                    gradient = clip_gradients(gradient, steps.gradient_clip)
                 if steps.shifts is not None:
                     gradient = gradient + steps.shifts[place]
                 if pull:
                     gradient = gradient + pull * (model - steps.model)
+                if optimizer is not None:
+                    optimizer.step(gradient[None])
+                    model = optimizer.models[0]
+                    continue
                 # In the memory of the gradient, which is used nowhere else.
                 model = torch.sub(model, gradient.mul_(steps.learning_rate), out=gradient)
         # A client without a step must not share the memory of the model that all start from.

@@ -64,6 +64,11 @@ class Minibatches:
         """The most records of a step."""
         return int(self.records.shape[2])
 
+    @property
+    def ends_once(self) -> bool:
+        """Whether a client that takes no step any more takes none in all later steps."""
+        return self.repeats == 1 or self.records.shape[1] <= 1
+
     def used(self) -> "Minibatches":
         """Return these minibatches without steps and places that no client uses."""
         taken = self.records != NO_RECORD
@@ -117,6 +122,13 @@ class LocalSchedule:
                     f"local_steps = {self.steps} and local_epochs = {self.epochs} both say how "
                     "long a client trains; give one of them"
                 )
+
+    @property
+    def is_one_step(self) -> bool:
+        """Whether a client takes one step, however many records it has."""
+        if self.epochs is None:
+            return self.steps == 1
+        return self.epochs == 1 and self.batch_size is None
 
     def num_steps(self, num_samples: int) -> int:
         """Return how many steps a client takes.

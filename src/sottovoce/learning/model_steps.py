@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sottovoce.learning.minibatches import Minibatches
+from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings, RowOptimizer
 from sottovoce.learning.stacked_models import StackForm
 
 if TYPE_CHECKING:  # Tasks use this module.
@@ -27,8 +28,12 @@ class StepSettings:
 
     Attributes:
         model: The flat model that all clients start from, as a float32 tensor on the device.
-        learning_rate: The length of a step relative to the gradient.
+        learning_rate: The learning rate of the optimizer; for plain SGD the length of a step
+            relative to the gradient.
         minibatches: The records of each step.
+        optimizer: How gradients move the models.
+        gradient_clip: The norm to which the gradient of each minibatch is clipped; None for no
+            clipping.
         pulls: The proximal weight of each client; None for zero.
         shifts: A row for each client that is added to its gradients; None for zero.
     """
@@ -36,14 +41,15 @@ class StepSettings:
     model: Tensor
     learning_rate: float
     minibatches: Minibatches
+    optimizer: OptimizerSettings = PLAIN_SGD
+    gradient_clip: float | None = None
     pulls: Sequence[float] | None = None
     shifts: Tensor | None = None
 
     def part(self, clients: slice) -> "StepSettings":
         """Return the computation of some of the clients."""
-        return StepSettings(
-            model=self.model,
-            learning_rate=self.learning_rate,
+        return replace(
+            self,
             minibatches=self.minibatches[clients].used(),
             pulls=self.pulls and self.pulls[clients],
             shifts=None if self.shifts is None else self.shifts[clients],
@@ -71,12 +77,15 @@ class StepBatch:
 class ClientGroup:
     """The models of a group of clients as rows, and what is the same in all of their steps.
 
-    Their parameters are in the order of the task's `stack_form`.
+    Their parameters are in the order of the task's `stack_form`. Plain SGD needs no `optimizer`;
+    another optimizer changes `models` in place.
     """
 
     models: Tensor
     origin: Tensor
     rate: Tensor
+    clip: Tensor | None
+    optimizer: RowOptimizer | None
     pulls: Tensor | None
     shifts: Tensor | None
 
@@ -90,28 +99,51 @@ class ClientGroup:
             pulls = torch.tensor(padded, device=origin.device)[:, None]
         if shifts is not None:
             shifts = pad(shifts, (0, 0, 0, clients - len(shifts)))
+        models, clip, optimizer = origin.expand(clients, -1).clone(), None, None
+        if steps.gradient_clip is not None:
+            clip = torch.full((), steps.gradient_clip, device=origin.device)
+        if not steps.optimizer.is_plain_sgd:
+            optimizer = steps.optimizer.start(models, learning_rate=steps.learning_rate)
         return cls(
-            models=origin.expand(clients, -1).clone(),
+            models=models,
             origin=origin,
             rate=torch.full((), steps.learning_rate, device=origin.device),
+            clip=clip,
+            optimizer=optimizer,
             pulls=pulls,
             shifts=shifts,
         )
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the optimizer's state exists, which comes into being in its first step."""
+        return self.optimizer is None or self.optimizer.started
+
     def copy(self) -> "ClientGroup":
         """Return a copy with tensors of its own."""
+        optimizer = None if self.optimizer is None else self.optimizer.copy()
         return ClientGroup(
-            models=self.models.clone(),
+            models=self.models.clone() if optimizer is None else optimizer.models,
             origin=self.origin.clone(),
             rate=self.rate.clone(),
+            clip=None if self.clip is None else self.clip.clone(),
+            optimizer=optimizer,
             pulls=None if self.pulls is None else self.pulls.clone(),
             shifts=None if self.shifts is None else self.shifts.clone(),
         )
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors, in a fixed order."""
-        every = (self.models, self.origin, self.rate, self.pulls, self.shifts)
-        return [tensor for tensor in every if tensor is not None]
+        every = (self.models, self.origin, self.rate, self.clip, self.pulls, self.shifts)
+        kept = {} if self.optimizer is None else self.optimizer.state()
+        return [*(tensor for tensor in every if tensor is not None), *kept.values()]
+
+    def form(self) -> tuple[object, ...]:
+        """Return what two groups must share, apart from shapes, to share a captured step."""
+        optional = (self.clip, self.pulls, self.shifts)
+        optimizer = self.optimizer
+        settings = None if optimizer is None else (optimizer.settings, optimizer.learning_rate)
+        return (settings, *(tensor is None for tensor in optional))
 
 
 def take_step(task: "Task", group: ClientGroup, batch: StepBatch) -> ClientGroup:
@@ -122,12 +154,31 @@ def take_step(task: "Task", group: ClientGroup, batch: StepBatch) -> ClientGroup
         total = task.sample_losses(outputs, batch.labels).mul(batch.weights).sum()
         (gradients,) = torch.autograd.grad(total, models)
     models = models.detach()
+    if group.clip is not None:
+        gradients = clip_gradients(gradients, group.clip)
     if group.shifts is not None:
         gradients = gradients + group.shifts
     if group.pulls is not None:
         gradients = gradients + group.pulls * (models - group.origin)
-    moved = torch.where(batch.weights[:, :1] > 0, models - group.rate * gradients, models)
-    return replace(group, models=moved)
+    moving = batch.weights[:, :1] > 0
+    if group.optimizer is not None:
+        group.optimizer.step(gradients, moving)
+        return group
+    return replace(group, models=torch.where(moving, models - group.rate * gradients, models))
+
+
+def clip_gradients(gradients: Tensor, norm: Tensor | float) -> Tensor:
+    """Return gradients, each scaled down to a Euclidean norm if its own is larger.
+
+    Args:
+        gradients: One gradient, or one as each row.
+        norm: The largest norm.
+
+    Returns:
+        The gradients; one that is not finite stays so.
+    """
+    norms = torch.linalg.vector_norm(gradients, dim=-1, keepdim=True)
+    return gradients * torch.clamp(norm / norms, max=1.0)
 
 
 Step = Callable[["Task", ClientGroup, StepBatch], ClientGroup]
@@ -149,7 +200,9 @@ class _CapturedStep:
         torch.cuda.current_stream(task.device).wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool):
-            self._group.models.copy_(take_step(task, self._group, self._batch).models)
+            after = take_step(task, self._group, self._batch)
+            if after is not self._group:  # An optimizer has changed the models in place.
+                self._group.models.copy_(after.models)
 
     def __call__(self, task: "Task", group: ClientGroup, batch: StepBatch) -> ClientGroup:  # noqa: ARG002
         """Return the group after a step."""
@@ -178,8 +231,10 @@ class Graphs:
         """Return the function that takes a step of groups and minibatches of these shapes."""
         if task.device.type != "cuda" or self._failed:
             return take_step
+        if group.optimizer is not None and not group.optimizer.fits_a_graph:
+            return take_step
         every = [*group.tensors(), *batch.tensors()]
-        key = group.pulls is None, *((tensor.shape, tensor.dtype) for tensor in every)
+        key = group.form(), *((tensor.shape, tensor.dtype) for tensor in every)
         self._seen[key] += 1
         if self._seen[key] <= _SEEN_BEFORE_CAPTURE:
             return take_step

@@ -160,6 +160,36 @@ class Objective:
             case _:
                 return {ACCURACY: sums[0] / len(labels)}
 
+    def scores(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
+        """Return a score of each sample: its share of correct labels, or 1 - its absolute error."""
+        match self.kind:
+            case "regression":
+                return 1.0 - (outputs - labels).abs().mean(dim=-1)
+            case "multi_label":
+                return ((outputs > 0.0) == (labels > 0.5)).double().mean(dim=-1)
+            case "tokens":
+                counted = labels != IGNORED_TOKEN
+                right = (outputs.argmax(dim=-1) == labels) & counted
+                return right.sum(dim=-1) / counted.sum(dim=-1).clamp(min=1)
+            case _:
+                return outputs.argmax(dim=-1) == labels
+
+    def trivial_score(self, labels: "Tensor") -> float | None:
+        """Return the first figure of the best constant answer; None for an own metric."""
+        import torch
+
+        if self.own_metric is not None:
+            return None
+        match self.kind:
+            case "regression":
+                return 0.0
+            case "multi_label":
+                share = labels.double().mean(dim=0)
+                return float(torch.maximum(share, 1.0 - share).mean())
+            case _:
+                _, counts = torch.unique(labels[labels != IGNORED_TOKEN], return_counts=True)
+                return float(counts.max()) / float(counts.sum()) if len(counts) else 0.0
+
     def check(self, outputs: "Tensor", labels: "Tensor") -> None:
         """Refuse outputs and labels that do not fit, and functions that mix samples.
 

@@ -52,6 +52,7 @@ from sottovoce.learning.models.modules import (
     trainable_parameters,
 )
 from sottovoce.learning.objectives import Kind, Objective
+from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings
 from sottovoce.learning.stacked_models import ModuleOrder, StackForm
 from sottovoce.mechanisms.kernels import cuda
 
@@ -62,6 +63,7 @@ _TIMES_ON_GPU = 16  # Many small kernels cost more time on a GPU than larger one
 _EVALUATED_TOGETHER = 1024
 _DIGESTED_ROWS = 1000
 _KEPT_BYTES = 1 << 28
+_ROWS_OF_OPTIMIZER = 5  # Its state for a model, at most three rows, and copies in a step.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +274,51 @@ class Task:
             outputs = self.outputs(self.tensor(self.initial_model()), samples)
         self._objective.check(outputs, labels)
 
+    @property
+    def num_test_samples(self) -> int:
+        """The number of samples of the test data."""
+        return len(self._test_labels)
+
+    def trivial_score(self) -> float | None:
+        """Return the score of the best constant answer on the test data.
+
+        Returns:
+            The most important figure of an evaluation: for classification the share of the most
+            frequent class, for regression the R-squared of the mean, which is 0. None for a metric
+            of the user.
+        """
+        return self._objective.trivial_score(self._test_labels)
+
+    def evaluate_clients(
+        self, model: Floats, clients: Sequence[ClientData]
+    ) -> tuple[Tensor, Tensor]:
+        """Return loss and score of a model on the records of each client.
+
+        Args:
+            model: A flat model.
+            clients: The clients.
+
+        Returns:
+            The mean losses and the mean scores (the share of correct labels, for a regression 1 -
+            the mean absolute error): two float64 tensors with one entry for each client. They are
+            NaN for a client without records.
+        """
+        parameters = self._unflatten(self.tensor(model))
+        features, labels = self._samples(clients)
+        sizes = torch.tensor(sizes_of(clients), device=self.device)
+        owners = torch.repeat_interleave(sizes)
+        totals = torch.zeros(2, len(clients), dtype=torch.float64, device=self.device)
+        with torch.no_grad(), self.evaluating():
+            for start in range(0, len(labels), _EVALUATED_TOGETHER):
+                part = slice(start, start + _EVALUATED_TOGETHER)
+                outputs = self._outputs(parameters, features[part])
+                losses = self._losses(outputs, labels[part])
+                scores = self._objective.scores(outputs, labels[part])
+                found = torch.stack([losses.double(), scores.double()])
+                totals.index_add_(1, owners[part], found)
+        losses, scores = totals / sizes
+        return losses, scores
+
     def loss(self, flat: Tensor, features: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of a flat model on some samples, for differentiation.
 
@@ -463,19 +510,25 @@ class Task:
         *,
         steps: int | Minibatches,
         learning_rate: float,
+        optimizer: OptimizerSettings = PLAIN_SGD,
+        gradient_clip: float | None = None,
         proximal_weights: Sequence[float] | None = None,
         corrections: Tensor | None = None,
     ) -> Iterator[tuple[int, Tensor]]:
         """Yield the models of clients after their local steps, several clients at once.
 
         Each client's loss is increased by (its proximal weight/2) |w - model|^2, and in each step
-        its row of `corrections` is added to its gradient.
+        its row of `corrections` is added to its gradient. Each client has an optimizer of its own.
 
         Args:
             model: The flat model that all clients start from.
             clients: The clients.
             steps: The number of steps, which use all records of a client; or their minibatches.
-            learning_rate: The length of a step relative to the gradient.
+            learning_rate: The optimizer's learning rate; for plain SGD the length of a step
+                relative to the gradient.
+            optimizer: How gradients move the models.
+            gradient_clip: The norm to which the gradient of each minibatch is clipped, before
+                proximal terms and corrections are added; None for no clipping.
             proximal_weights: One weight for each client; None for zero.
             corrections: One row for each client; None for zero.
 
@@ -489,21 +542,25 @@ class Task:
             model=self.tensor(model),
             learning_rate=learning_rate,
             minibatches=steps,
+            optimizer=optimizer,
+            gradient_clip=gradient_clip,
             pulls=proximal_weights,
             shifts=corrections,
         )
         yield from self._trainer.models(clients, work)
 
-    def clients_at_once(self, width: int) -> int:
+    def clients_at_once(self, width: int, *, keeps_state: bool = False) -> int:
         """Return how many clients are trained at once, which bounds the memory that they take.
 
         Args:
             width: The most records of a step.
+            keeps_state: Whether an optimizer keeps numbers for each parameter of each client.
 
         Returns:
             At least one.
         """
-        return self._chunk_rows(5 * self._num_parameters + width * self.elements_in_layers)
+        rows = 5 + (_ROWS_OF_OPTIMIZER if keeps_state else 0)
+        return self._chunk_rows(rows * self._num_parameters + width * self.elements_in_layers)
 
     @property
     def elements_in_layers(self) -> int:

@@ -63,7 +63,19 @@ class Unchanged:
     """The law of a coordinate that decodes to its own value, without noise."""
 
 
-CoordinateLaw = TiltedFamily | NoisySign | InterpolatedTable | AddedNoise | Unchanged
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedRows:
+    """The law of vectors that `CompressedUpdate` sends with this number of bits a coordinate.
+
+    Coordinates of a vector share a scale that depends on all of them.
+    """
+
+    bits: int
+
+
+CoordinateLaw = (
+    TiltedFamily | NoisySign | InterpolatedTable | AddedNoise | Unchanged | CompressedRows
+)
 
 
 @runtime_checkable

@@ -471,13 +471,15 @@ def has_finite_codes(mechanism: Mechanism) -> bool:
     """Return whether each coordinate is sent as one of finitely many codes.
 
     Such codes have a limited range, so that a random rotation of the input may reduce the error.
-    Signs that a seed expands to count as such codes. Float32 numbers do not, nor does a format in
-    which the number of codes is fixed instead of one per coordinate.
+    Signs that a seed expands to count as such codes. Float32 numbers do not, nor does a format with
+    fewer codes than coordinates.
     """
     if isinstance(mechanism, ExpandsToSigns):
         return True
     code_format = mechanism.code_format()
-    return isinstance(code_format, LevelCodes) and code_format.count is None
+    if not isinstance(code_format, LevelCodes):
+        return False
+    return code_format.count is None or code_format.count >= mechanism.input_domain.dimension
 
 
 def points_of(mechanism: Mechanism, *, most: int) -> Vector | None:

@@ -19,7 +19,15 @@ from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, runtim
 
 import numpy as np
 
-from sottovoce.core.domains import Box, Categories, Domain, L1Ball, L2Ball
+from sottovoce.core.domains import (
+    Box,
+    Categories,
+    Domain,
+    L1Ball,
+    L2Ball,
+    SteppedL1Ball,
+    SteppedL2Ball,
+)
 from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.core.plugin_returns import Contract, ReturnCondition, enforce_contract, instance
 from sottovoce.core.registry import Register, is_ours
@@ -353,6 +361,32 @@ class Designed(Protocol):
         ...
 
 
+@runtime_checkable
+class PostProcesses(Protocol):
+    """A mechanism that sends what a client computed from the outputs of another mechanism."""
+
+    @property
+    def charged(self) -> Mechanism:
+        """The mechanism that added the noise, which is charged."""
+        ...
+
+    def message_form(self) -> dict[str, Any]:
+        """Return what determines the messages in addition to `charged`, as plain data."""
+        ...
+
+
+def charged_mechanism(mechanism: Mechanism) -> Mechanism:
+    """Return the mechanism whose noise protects the messages: the mechanism itself in most cases.
+
+    Args:
+        mechanism: A mechanism.
+
+    Returns:
+        The mechanism whose outputs it post-processes, or the mechanism itself.
+    """
+    return mechanism.charged if isinstance(mechanism, PostProcesses) else mechanism
+
+
 MECHANISMS: Register[Registration] = Register("mechanism", package="sottovoce.mechanisms")
 
 
@@ -501,10 +535,12 @@ def find(kind: str) -> Registration:
 def kind_of(mechanism: Mechanism) -> str:
     """Return the registered name of a mechanism's class.
 
+    The name of a mechanism that compresses private vectors is that of the mechanism of its noise.
+
     Raises:
         UnknownNameError: The class is not registered.
     """
-    known = MECHANISMS.imported()
+    mechanism, known = charged_mechanism(mechanism), MECHANISMS.imported()
     for registration in known.values():
         if type(mechanism) is registration.factory:
             return registration.kind
@@ -523,6 +559,8 @@ def public_parameters(mechanism: Mechanism) -> dict[str, Any]:
         Under "kind" the registered name, then "domain" and "parameters", and under "design" the
         digest of the table if a solver designed it.
     """
+    if isinstance(mechanism, PostProcesses):
+        return {**public_parameters(mechanism.charged), "messages": mechanism.message_form()}
     public = {
         "kind": kind_of(mechanism),
         "domain": _plain_fields(mechanism)["input_domain"],
@@ -535,13 +573,16 @@ def public_parameters(mechanism: Mechanism) -> dict[str, Any]:
 
 def parameters_of(mechanism: Mechanism) -> dict[str, Any]:
     """Return the values of all parameters except the domain by name; solves for no design."""
-    return {name: v for name, v in _plain_fields(mechanism).items() if name != "input_domain"}
+    plain = _plain_fields(charged_mechanism(mechanism))
+    return {name: v for name, v in plain.items() if name != "input_domain"}
 
 
 # The names of domains in messages. They never change, even if the classes are renamed.
 _SHAPE_NAMES: dict[type[Any], str] = {
     L2Ball: "L2Ball",
     L1Ball: "L1Ball",
+    SteppedL2Ball: "SteppedL2Ball",
+    SteppedL1Ball: "SteppedL1Ball",
     Box: "Box",
     Categories: "Categories",
 }

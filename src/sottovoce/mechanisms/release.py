@@ -15,12 +15,12 @@ from typing import Any, Protocol, assert_never, runtime_checkable
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import MAX_DIMENSION, L2Ball
+from sottovoce.core.domains import MAX_DIMENSION, L2Ball, SteppedBall
 from sottovoce.core.errors import ParameterError, PrivacyError, SottovoceError
 from sottovoce.core.registry import is_ours
 from sottovoce.mechanisms.coordinate_laws import noise_of
 from sottovoce.mechanisms.mechanism import BoundedDensity, Mechanism, SummableCodes
-from sottovoce.mechanisms.registry import MECHANISMS, is_builtin, kind_of
+from sottovoce.mechanisms.registry import MECHANISMS, charged_mechanism, is_builtin, kind_of
 from sottovoce.privacy import events
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.compositions import SAMPLE_ASSUMPTIONS, drop_zero_reference, without_trust
@@ -31,6 +31,7 @@ from sottovoce.privacy.events import (
     NonPrivate,
     OneBit,
     PrivacyEvent,
+    Repeated,
     Sampled,
     SamplingScheme,
     Shuffled,
@@ -186,6 +187,8 @@ def release_event(
         >>> round(release_event(mechanism, adjacency=Adjacency.ZERO_OUT).rho, 4)
         0.125
     """
+    if isinstance(charged_mechanism(mechanism).input_domain, SteppedBall):
+        return _event_of_steps(charged_mechanism(mechanism), adjacency, visibility, sample)
     match visibility:
         case EveryMessage():
             _check_hidden_by(sample, "own-records", "secure-sum")
@@ -202,6 +205,32 @@ def release_event(
         case _:
             assert_never(visibility)
     return mark_plugin_claim(mechanism, event)
+
+
+def _event_of_steps(
+    mechanism: Mechanism,
+    adjacency: Adjacency,
+    visibility: Visibility,
+    sample: SecretSample | None,
+) -> PrivacyEvent:
+    """Return the event of all noisy steps that a client takes on its own records in a round.
+
+    What the client sends is computed from the noisy outputs of the steps, at no further cost.
+    """
+    domain = mechanism.input_domain
+    assert isinstance(domain, SteppedBall)
+    if not isinstance(visibility, EveryMessage) or sample is not None:
+        raise PrivacyError(
+            "a client that adds noise to each of its local steps is protected by this noise alone: "
+            "no further amplification by a channel or a sample is proved; use the channel 'direct' "
+            "and leave the sample out"
+        )
+    own = SecretSample(rate=domain.sampling_rate, scheme="poisson", hidden_by="own-records")
+    claim = mechanism.privacy(adjacency)
+    if isinstance(claim, NonPrivate):
+        return claim
+    step = mark_plugin_claim(mechanism, _apply_sampling(mechanism, claim, own))
+    return step if domain.steps == 1 else Repeated(event=step, count=domain.steps)
 
 
 def local_event(

@@ -265,7 +265,10 @@ class Start:
 
 
 def pack_start(
-    start: Start, shared_state: Sequence[str], downlink: DownlinkFormat
+    start: Start,
+    shared_state: Sequence[str],
+    downlink: DownlinkFormat,
+    shared_numbers: Sequence[str] = (),
 ) -> tuple[bytes, ...]:
     """Return the packed vectors of a round: the model, then the state that the algorithm shares.
 
@@ -273,6 +276,8 @@ def pack_start(
         start: The vectors to send.
         shared_state: The names of the state that clients read, in the order of sending.
         downlink: The number format of all vectors.
+        shared_numbers: The names of single numbers of the state that clients read; all of them are
+            one more vector, in float32.
 
     Returns:
         One payload for each vector.
@@ -281,7 +286,11 @@ def pack_start(
         WireError: A number is not finite or does not fit the format.
     """
     vectors = (start.model, *(start.state[name] for name in shared_state))
-    return tuple(pack(vector, downlink) for vector in vectors)
+    packed = tuple(pack(vector, downlink) for vector in vectors)
+    if not shared_numbers:
+        return packed
+    numbers = np.concatenate([start.state[name] for name in shared_numbers])
+    return (*packed, pack(numbers, "float32"))
 
 
 def unpack_start(
@@ -289,17 +298,22 @@ def unpack_start(
     shared_state: Sequence[str],
     dimension: int,
     downlink: DownlinkFormat,
+    shared_numbers: Sequence[str] = (),
 ) -> Start:
     """Return what a client reads from the payloads that `pack_start` made.
 
     Raises:
         WireError: The number of payloads or their length is wrong, or a number is out of range.
     """
-    if len(payloads) != 1 + len(shared_state):
+    expected = 1 + len(shared_state) + bool(shared_numbers)
+    if len(payloads) != expected:
         raise WireError(
-            f"{len(payloads)} vectors arrived, expected {1 + len(shared_state)}; server and client "
-            "need the same algorithm"
+            f"{len(payloads)} vectors arrived, expected {expected}; server and client need the "
+            "same algorithm"
         )
-    model, *others = (unpack(payload, dimension, downlink) for payload in payloads)
+    numbers = unpack(payloads[-1], len(shared_numbers), "float32") if shared_numbers else ()
+    vectors = payloads[: 1 + len(shared_state)]
+    model, *others = (unpack(payload, dimension, downlink) for payload in vectors)
     state = dict(zip(shared_state, others, strict=True))
+    state |= {name: np.array([one]) for name, one in zip(shared_numbers, numbers, strict=True)}
     return Start(model=model.astype(np.float32), state=state)

@@ -26,6 +26,7 @@ from sottovoce.core.threads import over_rows
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Charge, PendingCharge, Release
 from sottovoce.mechanisms.encoding import Prepared, encode_packed, prepare
+from sottovoce.mechanisms.registry import PostProcesses
 from sottovoce.mechanisms.row_batches import FactoredRows, rows_at_once, select_rows
 from sottovoce.protocol.charging import Refused as Refused
 from sottovoce.protocol.charging import another_attempt, charge, events_of, required_charge
@@ -211,6 +212,12 @@ def _charge(
             _check_still_valid(present.message, one)
         needed = required_charge(event, one.release, present, randomness)
         if needed is None and present is not None and _encodes_other_data(present, one, randomness):
+            if isinstance(one.request.part.mechanism, PostProcesses):
+                raise LedgerError(
+                    f"{one.release} was sent before, and its data have changed since: the noise of "
+                    "its local steps would be the same, which would reveal the change; skip the "
+                    "round, or use randomness = 'system'"
+                )
             needed = another_attempt(event, one.release, present)
         if needed is not None:
             due[one.release] = needed

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sottovoce.core import parameter_rules
@@ -34,6 +35,14 @@ class ClientPlan:
 
     def __post_init__(self) -> None:
         parameter_rules.positive("weight", self.weight)
+
+
+def message_dimension(parts: Sequence[ClientPlan]) -> int:
+    """Return the number of coordinates of a message, from the plans of at least one client.
+
+    It is the model's dimension, or more if clients send statistics in the same message.
+    """
+    return parts[0].mechanism.input_domain.dimension
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

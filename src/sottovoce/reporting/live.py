@@ -12,8 +12,11 @@ from sottovoce.runs import client_lists
 from sottovoce.runs.folder import DIGEST_NAME, RunFolder
 from sottovoce.runs.record import algorithm_facts, read_record
 from sottovoce.runs.site_counts import has_sites, have_site_replies, idle_reason, site_counts
+from sottovoce.runs.statistics import evaluation_text, latest_statistics
 
-State = Literal["waiting", "running", "silent", "halted", "finished", "failed", "stopped"]
+State = Literal[
+    "waiting", "running", "silent", "halted", "diverged", "finished", "failed", "stopped"
+]
 
 _QUIET_SECONDS, _QUIET_ROUNDS = 60.0, 10.0
 _SILENT_CLIENTS_TOLD = 5
@@ -54,16 +57,19 @@ class Reading:
 
     @property
     def state(self) -> State:
-        """The state of the run: waiting, running, silent, halted or finished.
+        """The state of the run: waiting, running, silent, halted, diverged or finished.
 
         waiting: it has not begun. silent: no process of this machine has it locked, and no round
         came for more than 10 seconds. halted: it stopped because too few clients had budget left.
+        diverged: it stopped because the model had no finite test loss any more.
         """
         if self.header is None:
             return "waiting"
         if self.result is None:
             gone = self.is_held is False and self.quiet_seconds > _SILENT_SECONDS
             return "silent" if gone else "running"
+        if self.result.get("diverged"):
+            return "diverged"
         return "halted" if self.result.get("halted") else "finished"
 
     @property
@@ -152,6 +158,8 @@ def describe(reading: Reading, *, rounds_per_second: float | None = None) -> dic
         "score": _last_known(rows, "score") or "accuracy",
         "metrics": _last_known(rows, "metrics"),
         "loss": _last_known(rows, "loss"),
+        "clip_norm": _last_known(rows, "clip_norm"),
+        "private_evaluation": evaluation_text(latest_statistics(rows)) or None,
         "epsilon": epsilon,
         "private": epsilon is not None,
         "epsilon_budget": budget,

@@ -296,6 +296,7 @@ def run_data(folder: Path) -> dict[str, Any]:
         "accounts": accounts,
         "groups": result["groups"] if result else [],
         "findings": findings(folder),
+        "diagnosis": (result or {}).get("diagnosis"),
         "warnings": [*map(str, (result or {}).get("warnings", [])), *_doubts(record, accounts)],
         "spec": toml_text(spec.plain()),
         "spec_hash": spec.hash,
@@ -321,6 +322,8 @@ def _labels(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 def _state(record: RunRecord) -> str:
     if record.result is None:
         return "unfinished"
+    if record.result.get("diverged"):
+        return "diverged"
     return "halted" if record.result.get("halted") else "finished"
 
 

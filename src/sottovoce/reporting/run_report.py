@@ -76,6 +76,27 @@ def training_figures(run: Run, identity: str) -> list[Figure]:
             chart = _chart(f"Test {name} by round", name, lines)
             figure = line_figure(chart, identity=f"{identity}-{key}", log_switch=key == "loss")
             found.append(figure)
+    return found + _statistics_figures(run, identity)
+
+
+def _statistics_figures(run: Run, identity: str) -> list[Figure]:
+    """Return charts of what clients measured privately; empty if they measured nothing."""
+    found = []
+    for key, name in (
+        ("private_accuracy", "accuracy on clients' records, private"),
+        ("private_loss", "loss on clients' records, private"),
+        ("clip_norm", "clipping norm"),
+    ):
+        rows = [row for row in run["rows"] if row.get(key) is not None]
+        lines = [_measured({"rows": rows}, name, key)]
+        if not rows:
+            continue
+        error = rows[-1].get("private_evaluation_error")
+        caption = ""
+        if key != "clip_norm" and error is not None:
+            caption = f"The standard error of each point is about {error:.2g}."
+        chart = _chart(f"{name[0].upper()}{name[1:]}, by round", name, lines)
+        found.append(line_figure(chart, identity=f"{identity}-{key}", caption=caption))
     return found
 
 

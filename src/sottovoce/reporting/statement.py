@@ -7,6 +7,7 @@ from typing import Any, assert_never
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.display import show_epsilon
+from sottovoce.federated.algorithms.statistics import AdaptiveClip
 from sottovoce.protocol.channels.channel import ChannelFacts
 from sottovoce.runs.record import RunRecord, algorithm_facts
 from sottovoce.runs.site_counts import BY_SERVER
@@ -192,6 +193,8 @@ def _spent(record: RunRecord, epsilon: float, clients: Sequence[Mapping[str, Any
         rounds = f"{rounds} (the run has not ended)"
     elif result.get("halted"):
         rounds = f"{rounds} (the run was halted)"
+    elif result.get("diverged"):
+        rounds = f"{rounds} (the model diverged)"
     of, more = _budget(record, clients)
     asked = any(row.get("clients_asked") for row in record.rows)
     if epsilon == 0.0 and not asked and not any(row.get("rounds") for row in clients):
@@ -283,11 +286,17 @@ def clip_bound(record: RunRecord) -> str:
     sends = algorithm_facts(record.header).sends
     if record.spec.privacy.level == "client" and "control variate" in sends:
         return "as the spec says"
-    return f"to norm {record.spec.privacy.clip_norm:g}"
+    clip_norm = record.spec.privacy.clip_norm
+    if not isinstance(clip_norm, AdaptiveClip):
+        return f"to norm {clip_norm:g}"
+    if record.spec.privacy.level == "sample":
+        return "to norm 1, by normalizing it,"
+    return "to a norm that follows a private quantile of the updates' norms"
 
 
 def _stopped_early(record: RunRecord) -> bool:
-    return record.result is None or bool(record.result.get("halted"))
+    result = record.result
+    return result is None or bool(result.get("halted") or result.get("diverged"))
 
 
 def _remarks(record: RunRecord) -> tuple[list[str], list[str]]:

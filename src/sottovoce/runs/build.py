@@ -12,6 +12,7 @@ from sottovoce.federated.training import RoundBackend, Training
 from sottovoce.ledger.ledger import Ledger, temporary_ledger
 from sottovoce.ledger.tally import Tally
 from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.protocol.plan import message_dimension
 from sottovoce.runs.inputs import randomness_of
 from sottovoce.runs.resolve import Resolved
 
@@ -72,7 +73,7 @@ def make_stored_backend(resolved: Resolved, ledger: Ledger) -> RoundBackend:
     spec = resolved.spec
     return StoredMessages(
         run=resolved.run,
-        dimension=resolved.task.dimension,
+        dimension=message_dimension(resolved.parts),
         task=resolved.task,
         clients=resolved.clients,
         parts=resolved.parts,

@@ -234,7 +234,7 @@ def _costs_of_clients(
     """Return one cost for all clients with equal costs, and which one each client has."""
     group_of = {name: group for group in resolved.groups for name in group.clients}
     payload_of = {
-        id(one): (one.code_format().payload_bits(resolved.task.dimension) + 7) // 8
+        id(one): (one.code_format().payload_bits(one.input_domain.dimension) + 7) // 8
         for one in {id(part.mechanism): part.mechanism for part in resolved.parts}.values()
     }
     rounds = tally.rounds_charged(resolved.run)
@@ -334,12 +334,17 @@ def _timed(resolved: Resolved, training: Training, most: int) -> _Seconds:
     """Time what a round does, on an untrained model; discard the results."""
     start = training.broadcast(training.start())
     randomness = SeededRandomness(0)  # Its messages are discarded, so they need no secret key.
-    step = ClientStepInput(
-        run="check", round=1, model=start.model, state=start.state, randomness=randomness
-    )
 
     def train(clients: Sequence[int]) -> list[tuple[int, int, Vector]]:
         data = [resolved.clients[i] for i in clients]
+        step = ClientStepInput(
+            run="check",
+            round=1,
+            model=start.model,
+            state=start.state,
+            randomness=SeededRandomness(0),  # Noise of local steps is drawn once from a keystream.
+            mechanism_of=lambda i: resolved.parts[clients[i]].mechanism,
+        )
         return compute_finite_uplinks(resolved.algorithm, resolved.task, data, step)
 
     order = np.argsort(resolved.clients.sizes, kind="stable").tolist()
@@ -350,7 +355,8 @@ def _timed(resolved: Resolved, training: Training, most: int) -> _Seconds:
     _, _, values = train(middle)[0]
     mechanism = resolved.parts[middle[0]].mechanism
     rotated = resolved.spec.rotation == "on"
-    rotation = Rotation.of_round("check", 1, resolved.task.dimension) if rotated else None
+    dimension = mechanism.input_domain.dimension
+    rotation = Rotation.of_round("check", 1, dimension) if rotated else None
     attempts = itertools.count()
 
     def encode() -> None:

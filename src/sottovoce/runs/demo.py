@@ -117,6 +117,7 @@ def _summary(
         "spec_hash",
         "clients_out_of_budget",
         "warnings",
+        "diagnosis",
     }
     accuracies = [result["accuracy"] for result in results]
     epsilons = [result["epsilon"] for result in results]

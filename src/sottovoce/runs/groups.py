@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sottovoce.core.adjacency import Unit
-from sottovoce.core.domains import Domain, L2Ball
+from sottovoce.core.domains import Domain
 from sottovoce.core.errors import ConfigError, ParameterError, UnknownNameError
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
@@ -219,7 +219,7 @@ def _members(tables: Sequence[GroupSpec], clients: Sequence[str]) -> list[tuple[
 
 
 def choose_mechanism(
-    group: Group, spec: RunSpec, domain: L2Ball, terms: ReleaseTerms, *, rounds: int, cohort: int
+    group: Group, spec: RunSpec, domain: Domain, terms: ReleaseTerms, *, rounds: int, cohort: int
 ) -> tuple[Group, str]:
     """Choose the mechanism of a group that says "auto": that of least error at its budget.
 

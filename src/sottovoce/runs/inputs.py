@@ -5,6 +5,7 @@ on the seed are cached in memory, so that a process that trains many specs reads
 once; what is drawn at random, such as a test split, belongs to a seed.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -38,6 +39,13 @@ from sottovoce.learning.objectives import LOSSES, MEMORY, Objective, is_function
 from sottovoce.learning.task import Task
 from sottovoce.runs.groups import Group, groups_of
 from sottovoce.runs.spec import AlgorithmSpec, CsvSpec, MechanismSpec, RunSpec
+from sottovoce.runs.statistics import (
+    check_normalizes,
+    check_statistics,
+    normalizes,
+    sends_statistics,
+    with_statistics,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,14 +164,18 @@ def section_of(spec: RunSpec) -> AlgorithmSection:
 
 def traits_of(spec: RunSpec) -> AlgorithmTraits:
     """Return the properties of the spec's algorithm that channels and backends depend on."""
-    return section_of(spec).traits(Unit(spec.privacy.level))
+    traits = section_of(spec).traits(Unit(spec.privacy.level))
+    if not sends_statistics(spec):
+        return traits
+    # Clients also receive the clipping norm.
+    return dataclasses.replace(traits, most_vectors_down=traits.most_vectors_down + 1)
 
 
 def facts_of(spec: RunSpec, clients: Clients) -> Facts:
     """Return the public numbers from which an algorithm may derive its noise."""
     return Facts(
         unit=Unit(spec.privacy.level),
-        clip_norm=spec.privacy.clip_norm,
+        clip_norm=spec.privacy.message_norm,
         epsilon=spec.privacy.epsilon,
         delta=spec.privacy.delta,
         grouped=bool(spec.privacy.groups),
@@ -214,6 +226,7 @@ def algorithm_of(
     setting = AlgorithmSetting(
         facts=facts_of(spec, clients),
         record_sampling_rate=spec.privacy.record_sampling_rate,
+        normalizes=normalizes(spec),
         exact_sums=spec.runtime.messages != "none",
         mechanism=spec.mechanism.parameters,
         groups=groups,
@@ -223,7 +236,10 @@ def algorithm_of(
         schedule=SeededRandomness(spec.seed),
         public=public,
     )
+    check_statistics(spec, section, setting.unit)
     algorithm, kind = section.build(setting), spec.algorithm.kind
+    if setting.normalizes:
+        check_normalizes(algorithm, kind)
     if algorithm.unit is not setting.unit:
         raise ConfigError(
             f"algorithm '{kind}' protects each {algorithm.unit}, but privacy.level is "
@@ -236,7 +252,7 @@ def algorithm_of(
             f"{setting.record_sampling_rate}; set it to {algorithm.record_sampling_rate}, or use "
             "another algorithm"
         )
-    return algorithm
+    return with_statistics(spec, algorithm)
 
 
 def with_section(spec: RunSpec, section: AlgorithmSection) -> RunSpec:

@@ -15,8 +15,10 @@ from sottovoce.core.charts.style import standalone
 from sottovoce.core.display import Table, show_epsilon, text_fields
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import OutputError
+from sottovoce.federated.algorithms.model_average import AVERAGED
 from sottovoce.ledger.ledger import LEDGER_NAME
 from sottovoce.ledger.reader import LedgerReader
+from sottovoce.runs.diagnosis import AccuracyDiagnosis
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import check_result, read_rows
 from sottovoce.runs.site_counts import figures_of, has_sites
@@ -24,21 +26,24 @@ from sottovoce.runs.site_counts import figures_of, has_sites
 if TYPE_CHECKING:
     import torch
 
+    from sottovoce.federated.training import Progress
 
-def export_model(folder: Path, destination: Path) -> dict[str, object]:
+
+def export_model(folder: Path, destination: Path, *, averaged: bool = False) -> dict[str, object]:
     """Write the model of the newest checkpoint as a .safetensors file of float32 tensors.
 
     Args:
         folder: The run folder, with a ledger.
         destination: The file to write; an existing one is replaced.
+        averaged: Whether to write the average of models that `algorithm.averaging` keeps.
 
     Returns:
         The file, the number of tensors and parameters, and the metadata that were written: what is
         guaranteed, and the largest epsilon of any client in the whole ledger, as a text.
 
     Raises:
-        OutputError: There is no checkpoint yet, a file is damaged, the name has another suffix, or
-            a parameter is too large for float32.
+        OutputError: There is no checkpoint yet, a file is damaged, the name has another suffix, a
+            parameter is too large for float32, or the run keeps no average of models.
         LedgerError: The ledger is damaged or missing, as in a run that does not store messages.
     """
     from safetensors.numpy import save
@@ -51,7 +56,13 @@ def export_model(folder: Path, destination: Path) -> dict[str, object]:
     header, progress = run_folder.header(), run_folder.load_checkpoint()
     if progress is None:
         raise OutputError(f"{folder} has no checkpoint yet; resume the run until it saves one")
-    _check(folder, header, progress.model.size)
+    model = progress.algorithm_state.get(AVERAGED) if averaged else progress.model
+    if model is None:
+        raise OutputError(
+            f"{folder} keeps no average of models; export the last model, or train with "
+            "algorithm.averaging"
+        )
+    _check(folder, header, model.size)
     delta = header["spec"]["privacy"]["delta"]
     with run_folder.ledger() as ledger:
         ledger.check_unaltered()
@@ -59,7 +70,7 @@ def export_model(folder: Path, destination: Path) -> dict[str, object]:
     tensors, start = {}, 0
     for name, shape in header["layout"]:
         size = math.prod(shape)
-        flat = progress.model[start : start + size]
+        flat = model[start : start + size]
         if not np.all(np.abs(flat) <= np.finfo(np.float32).max):
             raise OutputError(
                 f"{folder}: tensor '{name}' of the newest checkpoint has NaN or numbers too large "
@@ -246,6 +257,17 @@ class Run:
         """
         return self._result["halted"] if self._result else None
 
+    @property
+    def diverged(self) -> str | None:
+        """Why the run stopped before its last round: its test loss was not finite; or None."""
+        return self._result.get("diverged") if self._result else None
+
+    @property
+    def diagnosis(self) -> AccuracyDiagnosis | None:
+        """Why the accuracy is what it is, and what is likely to raise it; None before the end."""
+        table = (self._result or {}).get("diagnosis")
+        return None if table is None else AccuracyDiagnosis.read(table)
+
     def _last(self, name: str) -> Any:
         rows = self._metrics
         return self._result[name] if self._result else rows[-1][name] if rows else None
@@ -274,7 +296,8 @@ class Run:
         """
         tested = [row for row in self._metrics if row["accuracy"] is not None]
         last = self._result or (tested[-1] if tested else None)
-        return {} if last is None else figures_of(last)
+        found = {} if last is None else figures_of(last)
+        return {name: value for name, value in found.items() if value is not None}
 
     @property
     def loss(self) -> float | None:
@@ -362,13 +385,26 @@ class Run:
         Raises:
             OutputError: There is no checkpoint yet, or it is damaged.
         """
+        return self._checkpoint.model
+
+    @cached_property
+    def averaged_model(self) -> Vector | None:
+        """The average of models at the newest checkpoint; None without `algorithm.averaging`.
+
+        Raises:
+            OutputError: There is no checkpoint yet, or it is damaged.
+        """
+        return self._checkpoint.algorithm_state.get(AVERAGED)
+
+    @cached_property
+    def _checkpoint(self) -> "Progress":
         progress = self._folder.load_checkpoint()
         if progress is None:
             raise OutputError(
                 f"{self.folder} has no checkpoint yet, so there is no model; resume the run until "
                 "it saves one"
             )
-        return progress.model
+        return progress
 
     def tensors(self) -> dict[str, "np.ndarray[Any, np.dtype[np.float32]]"]:
         """Return the parameters of the newest checkpoint by name.
@@ -433,6 +469,7 @@ class Run:
             "rounds": f"{len(self._metrics)} of {self._header['spec']['rounds']}",
             **({} if up is None else {"bytes_up_per_message": up}),
             **({"halted": self.halted} if self.halted else {}),
+            **({"diverged": self.diverged} if self.diverged else {}),
             "folder": "temporary (give out=FOLDER to keep it)"
             if self._temporary
             else str(self.folder),

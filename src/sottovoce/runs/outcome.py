@@ -31,14 +31,22 @@ from sottovoce.privacy.events import NonPrivate, PrivacyEvent
 from sottovoce.protocol.channels.channel import CHANNELS
 from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.client_lists import client_table, group_table
+from sottovoce.runs.diagnosis import diagnose
 from sottovoce.runs.inputs import facts_of
+from sottovoce.runs.public_facts import public_facts
+from sottovoce.runs.record import DIVERGED
 from sottovoce.runs.resolve import Resolved
 from sottovoce.runs.site_counts import have_site_replies, idle_warnings, site_counts
 from sottovoce.runs.spec import RunSpec
+from sottovoce.runs.statistics import latest_statistics, sent_statistics, statistics_metrics
 from sottovoce.version import __version__
 
 Metrics = dict[str, Any]
 
+NOT_PRIVATE = (
+    "not private: clients' values are sent without noise, so neither the model nor these figures "
+    "may be published if the data are private"
+)
 _HUGE_LOSS = 100.0  # In nats; guessing among c classes has a loss of log c.
 _SILENT_CLIENTS_TOLD = 5
 
@@ -68,7 +76,7 @@ def header(resolved: Resolved) -> dict[str, Any]:
         # For reports, which may be made where a plug-in algorithm is not installed.
         "algorithm": {
             "enforces_budget": resolved.section.enforces_budget,
-            "sends": resolved.section.sends(resolved.algorithm.unit),
+            "sends": sent_statistics(spec, resolved.section.sends(resolved.algorithm.unit)),
         },
         **_of_plug_in_channel(resolved),
     }
@@ -234,7 +242,7 @@ def warnings_of(
     Returns:
         The sentences; empty if there is nothing to warn of.
     """
-    found = []
+    found = [] if _is_private(resolved) else [NOT_PRIVATE]
     remedy = (
         "remove the mechanism's noise parameter, so that it is calibrated to the budget, or ask "
         "for fewer rounds"
@@ -257,8 +265,8 @@ def warnings_of(
     loss = rows[-1]["loss"] if rows else None
     if resolved.task.has_softmax and loss is not None and loss > _HUGE_LOSS:
         found.append(
-            f"the test loss is {loss:.3g}, far above that of guessing: the model has diverged; "
-            "lower the learning rate"
+            f"the test loss is {loss:.3g}, far above that of guessing: the training may be "
+            "diverging; lower the learning rate"
         )
     sample = resolved.algorithm.unit is Unit.SAMPLE
     protected = sum(resolved.clients.sizes) if sample else len(resolved.clients)
@@ -307,18 +315,14 @@ def metrics_row(
         evaluated: Whether to test the model; otherwise accuracy and loss are None.
 
     Returns:
-        A row of metrics.jsonl.
-
-    Raises:
-        ConfigError: The model was tested and has diverged: its test loss is not finite.
+        A row of metrics.jsonl. If the model was tested and its test loss is not finite, accuracy
+        and loss are None, and `diverged` says so; see `stop_if_diverged`.
     """
     with stage("evaluate"):
         evaluation = resolved.task.evaluate(progress.model) if evaluated else None
-    if evaluation is not None and not math.isfinite(evaluation.loss):
-        raise ConfigError(
-            f"the model diverged in round {record.round} (test loss {evaluation.loss}); "
-            "lower algorithm.server_learning_rate"
-        )
+    diverged = _diverged(evaluation, record.round)
+    if diverged:
+        evaluation = None
     # A resumed run finds charges of rounds that it will repeat: they do not count for this round.
     with stage("account"):
         spent = spending.largest_spent(
@@ -335,7 +339,26 @@ def metrics_row(
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
         "bounds": {name: finite_or_none(bound) for name, bound in spent.bounds} if spent else {},
         **(_of_algorithm(resolved, progress) if evaluated else {}),
+        **({"diverged": diverged} if diverged else {}),
+        **statistics_metrics(resolved, progress, record),
     }
+
+
+def _diverged(evaluation: Evaluation | None, number: int) -> str | None:
+    """Return why the run stops after a round whose model has no finite test loss, or None."""
+    if evaluation is None or math.isfinite(evaluation.loss):
+        return None
+    return (
+        f"{DIVERGED} in round {number} (test loss {evaluation.loss}); lower "
+        "algorithm.server_learning_rate, or clip the gradients of local steps "
+        "(algorithm.gradient_clip)"
+    )
+
+
+def stop_if_diverged(row: Metrics) -> None:
+    """Raise ConfigError if the metrics of a round, or a result, say that the model diverged."""
+    if row.get("diverged"):
+        raise ConfigError(row["diverged"])
 
 
 def _of_algorithm(resolved: Resolved, progress: Progress) -> Metrics:
@@ -409,6 +432,7 @@ def result_of(
     with stage("evaluate"):
         evaluation = resolved.task.evaluate(progress.model)
     # The last round, or, if the run halted, the round for which too few clients had budget.
+    diverged = _diverged(evaluation, progress.rounds_done)
     last = progress.rounds_done + (1 if halted else 0)
     most = resolved.sampling.most_participations(len(resolved.clients), last)
     clients = client_table(
@@ -426,15 +450,17 @@ def result_of(
         return total / count if count else None
 
     spending = spending_of(resolved, training.record)
-    return {
+    result = {
         "name": spec.name,
         "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
         "mechanism_choice": resolved.mechanism_choice,
-        **_score(evaluation),
-        "loss": evaluation.loss,
+        **_score(None if diverged else evaluation),
+        "loss": None if diverged else evaluation.loss,
         **_of_algorithm(resolved, progress),
+        **latest_statistics(rows),
         "rounds": progress.rounds_done,
         "halted": halted,
+        **({"diverged": diverged} if diverged else {}),
         **spending,
         "payload_bytes_up_per_message": per_client("up", "payload", received),
         "total_bytes_up_per_message": per_client("up", "total", received),
@@ -446,8 +472,13 @@ def result_of(
         "spec_hash": spec.hash,
         "groups": group_table(resolved, clients),
         "clients": clients,
-        "warnings": warnings_of(resolved, rows, spending, halted),
+        "warnings": [
+            *([diverged] if diverged else []),
+            *warnings_of(resolved, rows, spending, halted),
+        ],
     }
+    diagnosis = diagnose(result, public_facts(resolved, rows, progress), rows, spec)
+    return {**result, "diagnosis": diagnosis.to_dict()}
 
 
 def algorithm_plug_ins(spec: RunSpec, section: AlgorithmSection) -> list[str]:

@@ -19,6 +19,9 @@ from sottovoce.runs.loading import parse
 from sottovoce.runs.sections import problem_in
 from sottovoce.runs.spec import RunSpec
 
+# How the sentence begins that says why a run stopped whose test loss is not finite.
+DIVERGED = "the model diverged"
+
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Amount = Annotated[_Number, Field(ge=0.0)]
 
@@ -79,6 +82,20 @@ class _Group(_Account):
     mechanism: _Mechanism | str | None
 
 
+class _Suggestion(_Table):
+    key: str
+    change: str
+    reason: str
+
+
+class _Diagnosis(_Table):
+    at_chance: bool
+    signal_norm: _Amount | None
+    noise_norm: _Amount | None
+    findings: list[str]
+    suggestions: list[_Suggestion]
+
+
 class _Result(_Measures):
     """The content of result.json."""
 
@@ -88,6 +105,7 @@ class _Result(_Measures):
     groups: list[_Group]
     warnings: list[str]
     halted: str | None = None
+    diagnosis: _Diagnosis | None = None  # Older results have none.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,7 +165,7 @@ def _check_values(group: Group, spec: RunSpec) -> None:
             terms = ReleaseTerms(adjacency=spec.privacy.adjacency)
             calibrate_group(group, (), rounds=spec.rounds, terms=terms)  # Raises the error.
         given = {**given, free: registration.examples[0][free]}
-    radius = spec.privacy.clip_norm
+    radius = spec.privacy.message_norm
     first, *others = (_reason(registration, given, dim, radius) for dim in _ANY_DIMENSIONS)
     if first is None or any(str(one) != str(first) for one in others):
         return

@@ -11,6 +11,7 @@ from sottovoce.federated.algorithms.algorithm import (
     Algorithm,
     AlgorithmSection,
     check_memory,
+    message_mechanism,
 )
 from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling, facts_of
 from sottovoce.federated.simulation.draws import law_of
@@ -215,7 +216,9 @@ def _parts(
         if key not in built:
             registration = registry.find(group.mechanism.kind)
             domain = algorithm.domain(dimension, size)
-            built[key] = registration.build(domain, group.mechanism.parameters)
+            built[key] = message_mechanism(
+                algorithm, registration.build(domain, group.mechanism.parameters)
+            )
         weight = algorithm.weight(size)
         parts.append(ClientPlan(client=name, mechanism=built[key], weight=weight))
     return tuple(parts)

@@ -17,7 +17,7 @@ from sottovoce.runs.backends import BACKENDS, register_backend
 from sottovoce.runs.build import BackendFactory, build
 from sottovoce.runs.folder import Checkpoints, RunFolder, describe_resume
 from sottovoce.runs.inputs import digest_of, load_inputs
-from sottovoce.runs.outcome import Metrics, header, metrics_row, result_of
+from sottovoce.runs.outcome import Metrics, header, metrics_row, result_of, stop_if_diverged
 from sottovoce.runs.resolve import Resolved, resolve
 from sottovoce.runs.site_counts import check_any_round_counted
 from sottovoce.runs.spec import RunSpec
@@ -59,7 +59,7 @@ def run(
     Raises:
         UnknownNameError: Something that the spec names is not registered.
         ConfigError: Parts of the spec do not fit together, or differ from the run to resume; or the
-            model has diverged.
+            model has diverged, which result.json then says.
         ParameterError: A parameter is out of range, or no noise keeps the budget.
         DataError: The data are missing or damaged, or differ from those of the run to resume.
         OutputError: The folder cannot be used.
@@ -141,12 +141,15 @@ def _run(
                     check_any_round_counted([*run_folder.metrics(), row], minimum_replies=needed)
                 with stage("checkpoint"):
                     run_folder.append_metrics(row)
+                    if "diverged" in row:
+                        break  # The last checkpoint stays that of a model that can be used.
                     checkpoints.after_round(progress)
                 on_round(row)
         if remote:
             check_any_round_counted(run_folder.metrics(), minimum_replies=needed)
         result = result_of(resolved, training, run_folder.metrics(), progress, halted)
         run_folder.save_result(result)
+    stop_if_diverged(result)
     return result
 
 

@@ -52,6 +52,8 @@ def simulate(
     on_round: Callable[[dict[str, Any]], None] | None = None,
     log: Sequence[str] = (),
     progress: bool | None = None,
+    private: bool = True,
+    keep_clipping: bool = False,
 ) -> Run:
     """Train a model as a spec says, with simulated clients on this machine, and return the run.
 
@@ -84,6 +86,11 @@ def simulate(
         log: Trackers to which each round is logged: "tensorboard", "mlflow".
         progress: Whether to show a line of progress on stderr; by default in a terminal or a
             notebook.
+        private: False for the baseline without privacy: the same training without noise, clipping,
+            rounding and budgets. It charges no ledger, its name ends in "-no-privacy", and its
+            result says that nothing is protected.
+        keep_clipping: With `private=False`, clip as the private run does and leave out only noise,
+            rounding and budgets, to see what clipping alone costs.
 
     Returns:
         The finished run: its result, rounds, guarantee and model. It may have `halted` before its
@@ -120,6 +127,11 @@ def simulate(
         raise ParameterError("resume needs the folder of the interrupted run; give it as out")
     if isinstance(trainable, str):
         raise ParameterError(f"trainable must be a list of names, give ['{trainable}']")
+    if keep_clipping and private:
+        raise ParameterError(
+            "keep_clipping is for the baseline without noise; give private=False too, since a "
+            "private run always clips"
+        )
     parts = collect_parts(model, data, spec)
     values = dict(overrides or {}) | ({"model.trainable": list(trainable)} if trainable else {})
     if isinstance(loss, str):
@@ -129,6 +141,10 @@ def simulate(
     if metric is not None:
         parts += (_function("metric", metric),)
     resolved = read_given_spec(spec, values, parts, _header(out) if resume else None)
+    if not private:
+        from sottovoce.runs.baseline import without_privacy
+
+        resolved = without_privacy(resolved, keep_clipping=keep_clipping)
     # A RunSpec, and what `model` returns, are the caller's own code anyway.
     allowed = allow_code or isinstance(spec, RunSpec)
     check_code_allowed(resolved, allow_code=allowed, how="simulate(..., allow_code=True)")

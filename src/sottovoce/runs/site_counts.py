@@ -200,7 +200,7 @@ def round_note(row: Mapping[str, Any]) -> str:
     return f"{figures_note(row, 3)}  {epsilon}{missing}"
 
 
-def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
+def figures_of(row: Mapping[str, Any]) -> dict[str, float | None]:
     """Return the figures of a model on the test data by name, the most important one first.
 
     Args:
@@ -212,4 +212,7 @@ def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
 
 def figures_note(row: Mapping[str, Any], digits: int) -> str:
     """Return the figures of a model on the test data as text, such as "accuracy 0.913"."""
-    return ", ".join(f"{name} {value:.{digits}f}" for name, value in figures_of(row).items())
+    return ", ".join(
+        f"{name} {'none' if value is None else format(value, f'.{digits}f')}"
+        for name, value in figures_of(row).items()
+    )

@@ -7,7 +7,7 @@ hashed is left out of the stored spec where it has its default, so that old hash
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
     ConfigDict,
@@ -15,17 +15,20 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     SerializerFunctionWrapHandler,
+    TypeAdapter,
     field_validator,
     model_serializer,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
+from sottovoce.core import sections
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.errors import UnknownNameError
+from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.core.parameter_rules import MAX_EPSILON
 from sottovoce.core.registry import Register
 from sottovoce.core.sections import section_from
+from sottovoce.federated.algorithms.statistics import AdaptiveClip, PrivateEvaluation
 from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling
 from sottovoce.learning.datasets import CsvOptions
 from sottovoce.learning.features import FEATURES, FeatureStep, step_of
@@ -38,6 +41,8 @@ from sottovoce.runs.sections import OpenSection, Section, as_toml_data
 
 if TYPE_CHECKING:  # A spec can be read where torch is not installed.
     from sottovoce.learning.models import Model
+
+T = TypeVar("T")
 
 _FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
 _Bounds = Annotated[tuple[_FiniteNumber, _FiniteNumber], Field(strict=False)]
@@ -413,6 +418,51 @@ class GroupSpec(Section):
     mechanism: MechanismSpec | None = None
 
 
+_POSITIVE = TypeAdapter(Positive)
+
+
+def _clip_norm(value: object) -> float | AdaptiveClip:
+    if isinstance(value, AdaptiveClip):
+        return value
+    if value == AUTO:
+        return AdaptiveClip()
+    if isinstance(value, dict):
+        return _table_of(AdaptiveClip, value, AdaptiveClip.kind)
+    if isinstance(value, str):
+        raise ValueError(f"must be a number above 0, '{AUTO}' or a table, got '{value}'")
+    return _POSITIVE.validate_python(value, strict=True)
+
+
+def _evaluation(value: object) -> PrivateEvaluation | None:
+    if value is None or isinstance(value, PrivateEvaluation):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError(f"must be a table, got {value!r}")
+    return _table_of(PrivateEvaluation, value)
+
+
+def _table_of(section: type[T], table: dict[str, Any], kind: str | None = None) -> T:
+    """Return the section with the keys of a table, which must have the `kind` if there is one."""
+    given = dict(table)
+    if kind is not None and given.pop("kind", None) != kind:
+        raise ValueError(f"must be a table with kind = '{kind}'")
+    for key in given:
+        if key not in sections.keys_of(section):
+            raise ValueError(str(UnknownNameError.among("key", key, sections.keys_of(section))))
+    try:
+        return sections.build(section, given)
+    except ParameterError as error:
+        raise ValueError(str(error)) from None
+
+
+def _as_key(value: object) -> object:
+    """Return a number as it is, and a section as a table."""
+    if value is None or isinstance(value, int | float):
+        return value
+    kind = getattr(value, "kind", None)
+    return {**({} if kind is None else {"kind": kind}), **sections.as_table(value)}
+
+
 class PrivacySpec(Section):
     """What is protected, the clipping, and the budget of each client.
 
@@ -420,7 +470,9 @@ class PrivacySpec(Section):
         level: What is protected: one training "sample", or a "client" with all of its data.
         adjacency: Which data sets count as neighbors: "zero-out" (a contribution is replaced by
             zero) or "replace-one" (by any other).
-        clip_norm: The norm to which a sample's gradient, or a client's update, is clipped.
+        clip_norm: The norm to which a sample's gradient, or a client's update, is clipped. "auto",
+            or a table with kind = "auto": at client level it follows a private quantile of the
+            updates' norms (`AdaptiveClip`); at sample level gradients are normalized.
         epsilon: The budget of each client, which the ledger enforces; None for no budget. The
             mechanism's noise is calibrated so that all rounds together stay within it, unless the
             spec gives the noise. Exception: an algorithm with a published analysis of its own,
@@ -434,12 +486,30 @@ class PrivacySpec(Section):
 
     level: Literal["sample", "client"]
     adjacency: Annotated[Adjacency, Field(strict=False)] = Adjacency.ZERO_OUT
-    clip_norm: Positive
+    clip_norm: Annotated[float | AdaptiveClip, PlainValidator(_clip_norm), PlainSerializer(_as_key)]
     epsilon: Epsilon | None = None
     delta: Delta
     record_sampling_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
     minimum_clients: Annotated[int, Field(ge=1)] = 1
     groups: Annotated[tuple[GroupSpec, ...], Field(strict=False)] = ()
+
+    @property
+    def message_norm(self) -> float:
+        """The largest norm of what is privatized: the clipping norm, or 1 if that is "auto"."""
+        return 1.0 if isinstance(self.clip_norm, AdaptiveClip) else self.clip_norm
+
+
+class EvaluationSpec(Section):
+    """What is evaluated in addition to the test data.
+
+    Attributes:
+        private: A private estimate of the released model's accuracy or loss on the clients' own
+            records (`PrivateEvaluation`); at client level only. None for none.
+    """
+
+    private: Annotated[
+        PrivateEvaluation | None, PlainValidator(_evaluation), PlainSerializer(_as_key)
+    ] = None
 
 
 class RuntimeSpec(Section):
@@ -545,6 +615,7 @@ class RunSpec(Section):
         channel: What the server sees of messages.
         runtime: Where and how the run is computed.
         deployment: How long a federation of machines waits.
+        evaluation: What is evaluated in addition to the test data.
     """
 
     name: Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]*[^/\\.\x00-\x1f][^/\\\x00-\x1f]*$")]
@@ -563,6 +634,7 @@ class RunSpec(Section):
     channel: ChannelSpec = ChannelSpec(kind="direct")
     runtime: RuntimeSpec = RuntimeSpec()
     deployment: DeploymentSpec = DeploymentSpec()
+    evaluation: EvaluationSpec = EvaluationSpec()
 
     def plain(self) -> dict[str, Any]:
         """Return the spec as plain data.
@@ -577,6 +649,8 @@ class RunSpec(Section):
                 del plain["runtime"][key]
         if self.deployment == DeploymentSpec():
             del plain["deployment"]
+        if self.evaluation == EvaluationSpec():
+            del plain["evaluation"]
         return plain
 
     def _computed(self) -> dict[str, Any]:

@@ -19,13 +19,14 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from sottovoce.core.adjacency import Unit
-from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.domains import L2Ball, SteppedBall, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, Block, ClientStepInput, State
 from sottovoce.federated.algorithms.fedavg import FedAvg
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
+from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce_papers.algorithms.mode_connectivity import CombinedModels, ModeConnectivity
 
 JoinedModel = Literal["connected", "average", "fine_tuned"]
@@ -65,8 +66,12 @@ class ConnectedAverage:
     def record_sampling_rate(self) -> float:
         return self.averaging.record_sampling_rate
 
-    def domain(self, dimension: int, num_samples: int) -> L2Ball:
+    def domain(self, dimension: int, num_samples: int) -> L2Ball | SteppedBall:
         return self.averaging.domain(dimension, num_samples)
+
+    def message_mechanism(self, mechanism: Mechanism) -> Mechanism:
+        """Return the mechanism of the clients' messages, which are those of the averaging."""
+        return self.averaging.message_mechanism(mechanism)
 
     def weight(self, num_samples: int) -> float:
         return self.averaging.weight(num_samples)

@@ -78,6 +78,12 @@ class ModeConnectivitySection(AggregationSection):
                 "aggregation 'mode_connectivity' combines models, so a momentum of updates does "
                 "not apply; remove 'algorithm.server_momentum'"
             )
+        if not averaging.has_plain_server:
+            raise ConfigError(
+                "aggregation 'mode_connectivity' combines models and replaces the step of the "
+                "server; remove 'algorithm.server_optimizer', 'algorithm.server_schedule' and "
+                "'algorithm.averaging'"
+            )
         task, public = setting.task, setting.public
         assert public is not None, "hold_out has returned it"
         return ConnectedAverage(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sottovoce.core.display import show_epsilon
 from sottovoce.core.statistics import mean_and_half_width
+from sottovoce.runs.record import DIVERGED
 from sottovoce_papers.experiment import Cell, Row
 from sottovoce_papers.grid_files import EPSILON, MECHANISM, RATE, SEED, GridFile
 from sottovoce_papers.learning.curves import NOT_REACHED, LearningCurve
@@ -19,7 +20,8 @@ class Summary:
     """One cell of the grid, summarized over its seeds.
 
     `key` holds the mechanism, epsilon (None without privacy) and further axes. `accuracies` are
-    those of the seeds that succeeded; an interval needs two. `published` is an epsilon from a
+    those of the seeds that succeeded; an interval needs two. `failed` counts all other seeds, and
+    `diverged` those of them whose model diverged. `published` is an epsilon from a
     paper's own analysis that is not a bound: such a row is compared with no other.
     """
 
@@ -27,6 +29,7 @@ class Summary:
     accuracies: Mapping[int, float]
     curve: LearningCurve
     failed: int
+    diverged: int
     rate: TunedRate | None
     spent: float | None
     published: float | None
@@ -92,6 +95,7 @@ class Summary:
             "accuracy_high": high,
             "seeds": len(self.accuracies),
             "failed": self.failed,
+            "diverged": self.diverged,
             **({f"rounds_to_{target:g}": self.rounds_to(target)} if target else {}),
             "epsilon_spent": self.spent,
             "published_epsilon": self.published,
@@ -113,13 +117,16 @@ OF_HIDDEN = ("local_epsilon", "payload_bytes_up_per_client", "total_bytes_up_per
 def table(rows: Sequence[Summary], target_accuracy: float | None) -> list[Row]:
     """Return the page's table.
 
-    The columns of published epsilons, and those about channels that hide messages, are left out if
-    no row has a value for them.
+    The columns of published epsilons and of diverged seeds, and those about channels that hide
+    messages, are left out if no row has a value for them.
     """
     plain = [row.plain(target_accuracy) for row in rows]
     if not any(row.is_hidden for row in rows):
         for cells, name in itertools.product(plain, OF_HIDDEN):
             del cells[name]
+    if not any(row.diverged for row in rows):
+        for cells in plain:
+            del cells["diverged"]
     if all(row.published is None for row in rows):
         for cells in plain:
             del cells["published_epsilon"]
@@ -158,6 +165,7 @@ def _summary(
         accuracies={seed: float(result["accuracy"]) for seed, result in whole.items()},
         curve=LearningCurve.of(whole.values()),
         failed=seeds - len(whole),
+        diverged=sum(DIVERGED in (member.error or "") for member in members),
         rate=rate,
         spent=max(spent) if spent and private else None,
         published=max(published, default=None),
@@ -196,7 +204,9 @@ def verdict(grid_file: GridFile, rows: Sequence[Summary], failures: Sequence[str
             "might do better there."
         )
     if failures:
-        lines.append(f"{len(failures)} trials failed; they are listed below and in no mean.")
+        diverged = sum(DIVERGED in failure for failure in failures)
+        among = f", {diverged} of them because the model diverged" if diverged else ""
+        lines.append(f"{len(failures)} trials failed{among}; they are listed below and in no mean.")
     return "\n".join(line for line in lines if line)
 
 

@@ -23,6 +23,7 @@ from torch.func import grad, vmap
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Floats, Vector
 from sottovoce.core.errors import ParameterError
+from sottovoce.learning.model_steps import clip_gradients
 from sottovoce.learning.task import Task
 
 MOST_IMAGES = 100
@@ -46,10 +47,17 @@ class ClippedMean:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSteps:
-    """A client that sends the change of its model over local steps on all its records."""
+    """A client that sends the change of its model over local steps on all its records.
+
+    Attributes:
+        steps: The number of steps.
+        learning_rate: The length of a step relative to the gradient.
+        gradient_clip: The norm to which gradients are clipped; None for no clipping.
+    """
 
     steps: int
     learning_rate: float
+    gradient_clip: float | None = None
 
 
 Work = ClippedMean | LocalSteps
@@ -210,10 +218,13 @@ def simulate_update(task: Task, model: Tensor, x: Tensor, y: Tensor, work: Work)
     if isinstance(work, LocalSteps):
         moved = model
         for _ in range(work.steps):
-            moved = moved - work.learning_rate * grad(task.loss)(moved, x, y)
+            gradient: Tensor = grad(task.loss)(moved, x, y)
+            if work.gradient_clip is not None:
+                gradient = clip_gradients(gradient, work.gradient_clip)
+            moved = moved - work.learning_rate * gradient
         return moved - model
     if len(y) == 1:  # Clipping a single gradient does not change its direction.
-        gradient: Tensor = grad(task.loss)(model, x, y)
+        gradient = grad(task.loss)(model, x, y)
         return -gradient
     gradients = vmap(grad(task.loss), in_dims=(None, 0, 0))(model, x[:, None], y[:, None])
     norms: Tensor = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)

@@ -19,10 +19,11 @@ from sottovoce.deployment.operators.collecting import CollectorLink, ReportWindo
 from sottovoce.deployment.operators.relay_orders import EVERYONE, pack_order
 from sottovoce.deployment.orders import Order
 from sottovoce.federated.rounds import ChargedRounds, ServedRound
+from sottovoce.federated.training import pack_shared
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import SummableCodes
 from sottovoce.mechanisms.packing import UnsignedCodes
-from sottovoce.protocol.broadcast import DownlinkFormat, Start, pack_start
+from sottovoce.protocol.broadcast import DownlinkFormat, Start
 from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.charging import Refused
 from sottovoce.protocol.message import seal_packed
@@ -86,7 +87,7 @@ class RelayRounds(ChargedRounds):
             return ServedRound(servers=())
         journal, federation = self.ledger.journal(), self.link.keys.federation
         number = journal.newest_attempt(federation, plan.run, plan.round)
-        vectors = tuple(pack_start(start, self.algorithm.shared_state, self.downlink))
+        vectors = pack_shared(self.algorithm, start, self.downlink)
         content = pack_order(self._order(plan, len(asked), number, vectors))
         attempt = self._attempt(plan, number, content)
         found: Sequence[SummedUplink | AnonymousServer] = []

@@ -19,6 +19,7 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.channels.secure_sum import TWO_SERVER, SecureSum
 from sottovoce.protocol.channels.shuffler import Shuffler
+from sottovoce.protocol.plan import message_dimension
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.inputs import load_inputs, randomness_of
 from sottovoce.runs.resolve import Resolved, resolve
@@ -113,7 +114,7 @@ def _rounds(
     check_relayed(resolved, collector)
     return RelayRounds(
         run=resolved.run,
-        dimension=resolved.task.dimension,
+        dimension=message_dimension(resolved.parts),
         parts=resolved.parts,
         algorithm=resolved.algorithm,
         adjacency=spec.privacy.adjacency,

@@ -27,13 +27,13 @@ that need it, because specs are also read where torch is not installed.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core.adjacency import Unit
-from sottovoce.core.domains import Floats, L2Ball, Vector
+from sottovoce.core.domains import Floats, L2Ball, SteppedBall, Vector
 from sottovoce.core.errors import ConfigError, PluginError
 from sottovoce.core.plugin_returns import (
     MAPPING,
@@ -50,6 +50,7 @@ from sottovoce.core.randomness import Randomness, SeededRandomness
 from sottovoce.core.registry import Register
 from sottovoce.core.sections import POSITIVE as POSITIVE
 from sottovoce.core.sections import RegisteredSection, check_keys, complete
+from sottovoce.mechanisms.mechanism import Mechanism
 
 if TYPE_CHECKING:  # These import torch, which reading a checkpoint does not need.
     from sottovoce.federated.algorithms.fedavg import FedAvg
@@ -72,7 +73,10 @@ class ClientStepInput:
         model: The model as clients receive it, rounded to the downlink format. What a client sends
             is relative to it.
         state: The algorithm's state; the entries of `shared_state` are as clients receive them.
-        randomness: The clients' own randomness, for samples of records.
+        randomness: The clients' own randomness, for samples of records and for the noise of local
+            steps.
+        mechanism_of: Returns the mechanism of a client from its position among the clients whose
+            vectors are computed; needed only where local steps add noise.
     """
 
     run: str
@@ -80,6 +84,7 @@ class ClientStepInput:
     model: Floats
     state: State
     randomness: Randomness
+    mechanism_of: Callable[[int], Mechanism] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,15 +169,16 @@ class Algorithm(Protocol):
         """Whether the server needs each decoded vector instead of only their mean."""
         ...
 
-    def domain(self, dimension: int, num_samples: int) -> L2Ball:
-        """Return the domain of a client's uplinks, which determines the sensitivity.
+    def domain(self, dimension: int, num_samples: int) -> L2Ball | SteppedBall:
+        """Return the domain of the mechanism's inputs, which determines the sensitivity.
 
         Args:
             dimension: Number of model parameters.
             num_samples: Number of the client's records.
 
         Returns:
-            The ball onto which every vector of the client is projected before noise is added.
+            The ball onto which every vector of the client is projected before noise is added; a
+            `SteppedBall` if the client adds noise to each of its local steps.
         """
         ...
 
@@ -227,6 +233,55 @@ class Algorithm(Protocol):
             A model of the same shape, and the state after the round.
         """
         ...
+
+
+@runtime_checkable
+class SendsPrivateVectors(Protocol):
+    """An algorithm whose clients may add the noise themselves, before they send a vector."""
+
+    def message_mechanism(self, mechanism: Mechanism) -> Mechanism:
+        """Return the mechanism that encodes messages, for the one that the spec names.
+
+        Args:
+            mechanism: The mechanism of the spec, on the algorithm's domain.
+
+        Returns:
+            The same mechanism if it privatizes the vectors, or one that only compresses them.
+        """
+        ...
+
+
+def message_mechanism(algorithm: Algorithm, mechanism: Mechanism) -> Mechanism:
+    """Return the mechanism that encodes the messages of an algorithm's clients.
+
+    Args:
+        algorithm: The algorithm.
+        mechanism: The mechanism of the spec, on the algorithm's domain.
+
+    Returns:
+        The same mechanism, unless the algorithm is a `SendsPrivateVectors` that says otherwise.
+    """
+    if isinstance(algorithm, SendsPrivateVectors):
+        return algorithm.message_mechanism(mechanism)
+    return mechanism
+
+
+@runtime_checkable
+class SharesNumbers(Protocol):
+    """An algorithm that sends single numbers of its state to each client, together with the model.
+
+    They are sent in float32, whatever the downlink format is.
+    """
+
+    @property
+    def shared_numbers(self) -> tuple[str, ...]:
+        """The keys of the state that are sent; each value is an array with one number."""
+        ...
+
+
+def shared_numbers_of(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the keys of the state that an algorithm sends to clients as single numbers."""
+    return algorithm.shared_numbers if isinstance(algorithm, SharesNumbers) else ()
 
 
 def seeded_steps(
@@ -331,6 +386,8 @@ class AlgorithmSetting:
     Attributes:
         facts: The public numbers of the run.
         record_sampling_rate: The probability with which a record secretly takes part in a round.
+        normalizes: Whether records' gradients are normalized instead of clipped
+            (privacy.clip_norm = "auto" at sample level).
         exact_sums: Whether gradients must be added exactly, so that sums do not depend on their
             order; False in simulations that send no messages.
         mechanism: The mechanism's parameters, as `AlgorithmSection.adjust` returned them.
@@ -344,6 +401,7 @@ class AlgorithmSetting:
 
     facts: Facts
     record_sampling_rate: float
+    normalizes: bool
     exact_sums: bool
     mechanism: Mapping[str, Any]
     groups: Sequence[BudgetGroup]
@@ -479,6 +537,29 @@ class AlgorithmSection:
         Returns:
             The section; by default unchanged.
         """
+        return self
+
+    def without_privacy(self, unit: Unit, *, clip_norm: float | None) -> Self:  # noqa: ARG002
+        """Return the section for the same training without privacy (`runs.baseline`).
+
+        A subclass that clips or adds noise by keys of its own, or uses budgets, overrides it.
+
+        Args:
+            unit: What the private run protects: single records, or all data of a client.
+            clip_norm: The norm, too large to clip anything, to which every clip norm of the section
+                is set; None to clip as before.
+
+        Returns:
+            The section; by default unchanged.
+
+        Raises:
+            ConfigError: The algorithm adds noise of its own (`enforces_budget` is false).
+        """
+        if not self.enforces_budget:
+            raise ConfigError(
+                "this algorithm derives noise of its own from 'privacy.epsilon', so it has no "
+                "baseline without privacy; compare with algorithm.kind = 'fedavg'"
+            )
         return self
 
     def guarantee(self) -> str:

@@ -39,21 +39,30 @@ from torch import Tensor
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Unit
-from sottovoce.core.domains import ROUNDING_HEADROOM, Floats, L2Ball, Vector
+from sottovoce.core.domains import ROUNDING_HEADROOM, Floats, L2Ball, SteppedBall, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Randomness
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, Block, ClientStepInput, State
+from sottovoce.federated.algorithms.exact_sums import GRID, ExactSums, pieces
+from sottovoce.federated.algorithms.model_average import ModelAverage
+from sottovoce.federated.algorithms.noisy_steps import NoisyLocalSteps, records_in_sample
+from sottovoce.federated.algorithms.server_steps import ServerOptimizer
+from sottovoce.federated.schedules import RateSchedule
 from sottovoce.learning.clients import (
     ClientData,
     DenseRows,
     Rows,
+    clip_rows,
     clipping_factors,
     have_one_sample,
     names_of,
+    normalizing_factors,
     sizes_of,
 )
 from sottovoce.learning.minibatches import LocalSchedule
+from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings
 from sottovoce.learning.task import Task
+from sottovoce.mechanisms.mechanism import Mechanism
 
 
 def check_rows(rows: Vector) -> Vector:
@@ -105,12 +114,6 @@ class CoordinateMedian:
         return np.asarray(np.median(check_rows(rows), axis=0), dtype=np.float64)
 
 
-# Clipped gradients are rounded to multiples of this fraction of the clipping norm; the sum of
-# MAX_RECORDS of them fits an int64.
-_GRID = 2.0**-40
-_COLUMNS = 1 << 20  # The number of coordinates that are converted at once.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleClippedGradient:
     """The negative mean of per-sample gradients, each clipped to `clip_norm`; protects one sample.
@@ -124,6 +127,9 @@ class SampleClippedGradient:
 
     Attributes:
         clip_norm: The clipping norm C of a sample's gradient.
+        normalizes: Whether a gradient g is divided by (|g| + 0.01)/C instead of clipped, which
+            needs no clipping norm that fits the data (Bu et al. 2023). Its norm is then below C,
+            too.
         sampling_rate: The probability q with which a record takes part in a round.
         summation: "exact" rounds clipped gradients to multiples of 2^-40 C and adds them as
             integers. The sum is then exact in any order, so one sample moves it by its own
@@ -139,6 +145,7 @@ class SampleClippedGradient:
     """
 
     clip_norm: float
+    normalizes: bool = False
     sampling_rate: float = 1.0
     summation: Literal["exact", "float"] = "exact"
     unit: ClassVar[Unit] = Unit.SAMPLE
@@ -185,7 +192,7 @@ class SampleClippedGradient:
 
     @property
     def _grid(self) -> float:
-        return self.clip_norm * _GRID
+        return self.clip_norm * GRID
 
     @property
     def limit(self) -> float:
@@ -222,44 +229,41 @@ class SampleClippedGradient:
         """
         if self.sampling_rate >= 1.0:
             return np.ones(size, dtype=bool)
-        # Rounded down: no record takes part more often than it is charged for.
-        threshold = int(self.sampling_rate * 2.0**64)
         words = randomness.stream("records", run, client, number).words(size)
-        return words < np.uint64(threshold)
+        return records_in_sample(words, self.sampling_rate)
 
     def _sum_exactly(
         self, task: Task, clients: Sequence[ClientData], model: Floats, taking_part: Tensor | None
     ) -> Tensor:
-        totals = torch.zeros(len(clients), task.dimension, dtype=torch.int64, device=task.device)
+        sums = ExactSums(
+            clients=len(clients),
+            task=task,
+            limit=self.limit,
+            grid=self._grid,
+            normalizes=self.normalizes,
+        )
         seen = 0
         # Gradients of all records, also those left out: array shapes and run time must not depend
         # on the secret sample.
         for owners, rows in task.sample_gradients(model, clients):
-            for gradients in rows.blocks(len(rows)):
-                norms = _norms(gradients)
-                # Float32 entries cannot overflow a float64 norm, so it is finite if they are.
-                left_out = ~torch.isfinite(norms[:, 0])
-                if taking_part is not None:
-                    chosen = taking_part[seen : seen + len(owners)]
-                    left_out |= ~chosen.to(left_out.device)
-                factors = (self.limit / self._grid) / torch.clamp(norms, min=self.limit)
-                for part in _pieces(task.dimension):
-                    steps = gradients[:, part] * factors
-                    steps[left_out] = 0.0
-                    totals[:, part].index_add_(0, owners, steps.round_().to(torch.int64))
-                del gradients  # Before the next ones are made.
+            chosen = None if taking_part is None else taking_part[seen : seen + len(owners)]
+            sums.add(owners, rows, chosen)
             seen += len(owners)
-        return totals
+        return sums.totals
 
     def _sum_in_float32(
         self, task: Task, clients: Sequence[ClientData], model: Floats, taking_part: Tensor | None
     ) -> Tensor:
         totals = torch.zeros(len(clients), task.dimension, device=task.device)
         for owners, rows in task.sample_gradients(model, clients, taking_part):
-            finite, factors = clipping_factors(rows, self.limit)
+            finite, factors = self._factors(rows)
             for owner, own in _slices_by_owner(owners):
                 totals[owner] += finite.select(own).total(factors[own])
         return totals
+
+    def _factors(self, rows: Rows) -> tuple[Rows, Tensor]:
+        """Return the rows, with zeros for those that are not finite, and their factors."""
+        return (normalizing_factors if self.normalizes else clipping_factors)(rows, self.limit)
 
     def _single_sample_updates(
         self, task: Task, clients: Sequence[ClientData], model: Floats
@@ -267,26 +271,9 @@ class SampleClippedGradient:
         """Yield the clipped gradients of clients with one sample each, which are their updates."""
         start = 0
         for _, rows in task.sample_gradients(model, clients):
-            finite, factors = clipping_factors(rows, self.limit)
+            finite, factors = self._factors(rows)
             yield start, finite.scaled(-factors)
             start += len(rows)
-
-
-def _pieces(dimension: int) -> Iterator[slice]:
-    """Yield slices of the coordinates, small enough that a converted copy takes little memory."""
-    for start in range(0, dimension, _COLUMNS):
-        yield slice(start, start + _COLUMNS)
-
-
-def _norms(rows: Tensor) -> Tensor:
-    """Return the Euclidean norms of float32 rows as a column in float64."""
-    norms: list[Tensor] = [
-        torch.linalg.vector_norm(rows[:, part].to(torch.float64), dim=1, keepdim=True)
-        for part in _pieces(rows.shape[1])
-    ]
-    if len(norms) > 1:
-        norms = [torch.linalg.vector_norm(torch.cat(norms, dim=1), dim=1, keepdim=True)]
-    return norms[0]
 
 
 def _scale(totals: Tensor, factor: Tensor) -> Tensor:
@@ -294,7 +281,7 @@ def _scale(totals: Tensor, factor: Tensor) -> Tensor:
     if totals.dtype != torch.int64:
         return totals.mul_(factor.to(totals.dtype))
     scaled = totals.view(torch.float64)
-    for part in _pieces(totals.shape[1]):
+    for part in pieces(totals.shape[1]):
         scaled[:, part] = totals[:, part] * factor
     return scaled
 
@@ -317,15 +304,21 @@ class LocalSgd:
         w <- w - learning_rate (gradient + (proximal_weight + lambda_k) (w - w_0)),
 
     where w_0 is the model that the server released and lambda_k is the client's entry in
-    `penalties`. The first step starts at w_0, so if it is the only one no penalty has any effect.
-    The gradient is that of the mean loss of the records of a step: all of the client's records, or
-    a minibatch (`learning.minibatches` defines the order of records). The whole change is clipped
-    and privatized, so the guarantee does not depend on the number of steps or their records.
+    `penalties`; or an `optimizer` takes them, along the same directions and with a new state
+    in each round. The first step starts at w_0, so if it is the only one no penalty has any
+    effect. The gradient is that of the mean loss of the records of a step: all of the client's
+    records, or a minibatch (`learning.minibatches` defines the order of records). It is clipped to
+    the norm `gradient_clip`, so that training with large steps does not diverge. The whole change
+    is clipped and privatized, so the guarantee does not depend on the number of steps or their
+    records.
 
     Attributes:
         clip_norm: The clipping norm of the whole update.
         steps: Number of local steps.
         learning_rate: Their step size.
+        rate_schedule: How the step size changes from round to round; None if it does not.
+        optimizer: How gradients move the model.
+        gradient_clip: The norm to which the gradient of each step is clipped; None for no clipping.
         epochs: Number of passes over the client's records, instead of `steps`; None to count steps.
         batch_size: Number of records of a step; None for all of them.
         proximal_weight: The FedProx weight of all clients.
@@ -338,6 +331,9 @@ class LocalSgd:
     clip_norm: float
     steps: int = 1
     learning_rate: float
+    rate_schedule: RateSchedule | None = None
+    optimizer: OptimizerSettings = PLAIN_SGD
+    gradient_clip: float | None = None
     epochs: int | None = None
     batch_size: int | None = None
     proximal_weight: float = 0.0
@@ -349,6 +345,8 @@ class LocalSgd:
         parameter_rules.clip_norm("clip_norm", self.clip_norm)
         assert self.schedule, "building it checks the numbers"
         parameter_rules.positive("local_learning_rate", self.learning_rate)
+        if self.gradient_clip is not None:
+            parameter_rules.positive("gradient_clip", self.gradient_clip)
         if parameter_rules.finite("proximal_weight", self.proximal_weight) < 0.0:
             raise ParameterError(f"proximal_weight must be at least 0, got {self.proximal_weight}")
         for client, penalty in self.penalties.items():
@@ -381,21 +379,39 @@ class LocalSgd:
         Yields:
             The position of a block's first client, and the updates of the block as rows.
         """
-        schedule = self.schedule
-        if schedule.num_steps(1) == 1 and have_one_sample(clients):
+        schedule, learning_rate = self.schedule, self.learning_rate_of(step.round)
+        one_step = schedule.num_steps(1) == 1 and have_one_sample(clients)
+        if one_step and self.optimizer.is_plain_sgd:
             gradients = task.closed_form_gradients(step.model, clients)
             if gradients is not None:
-                yield 0, gradients.scaled(-self.learning_rate)
+                if self.gradient_clip is not None:
+                    gradients = clip_rows(gradients, self.gradient_clip)
+                yield 0, gradients.scaled(-learning_rate)
                 return
         names, sizes = names_of(clients), sizes_of(clients)
         models = task.local_models(
             step.model,
             clients,
             steps=schedule.draw(step.randomness, step.run, step.round, names, sizes),
-            learning_rate=self.learning_rate,
+            learning_rate=learning_rate,
+            optimizer=self.optimizer,
+            gradient_clip=self.gradient_clip,
             proximal_weights=self._proximal_weights(clients),
         )
         yield from map(partial(_changes_since, task.tensor(step.model)), models)
+
+    def learning_rate_of(self, number: int) -> float:
+        """Return the learning rate of local steps in a round.
+
+        Args:
+            number: The round, counted from 1.
+
+        Returns:
+            The learning rate times the factor of the schedule.
+        """
+        if self.rate_schedule is None:
+            return self.learning_rate
+        return self.learning_rate * self.rate_schedule.factor(number)
 
     @property
     def schedule(self) -> LocalSchedule:
@@ -419,7 +435,7 @@ def budget_penalties(epsilons: Mapping[str, float]) -> dict[str, float]:
     return {client: (largest - epsilon) / largest for client, epsilon in epsilons.items()}
 
 
-LocalWork = SampleClippedGradient | LocalSgd
+LocalWork = SampleClippedGradient | LocalSgd | NoisyLocalSteps
 
 
 @runtime_checkable
@@ -432,11 +448,14 @@ class SendsLocalWork(Protocol):
         ...
 
 
-def update_domain(work: LocalWork, dimension: int, num_samples: int) -> L2Ball:
+def update_domain(work: LocalWork, dimension: int, num_samples: int) -> L2Ball | SteppedBall:
     """Return the domain of a client's update, the ball of radius `work.clip_norm`.
 
-    It also holds the number of records of which the update is a mean, for the sensitivity.
+    It also holds the number of records of which the update is a mean, for the sensitivity. Noisy
+    steps have a domain of their own.
     """
+    if isinstance(work, NoisyLocalSteps):
+        return work.domain(dimension, num_samples)
     records = work.records(num_samples)
     return L2Ball(dimension=dimension, radius=work.clip_norm, records=records)
 
@@ -462,7 +481,7 @@ def _changes_since(origin: Tensor, found: tuple[int, Tensor]) -> tuple[int, Rows
     if origin.is_cuda:  # There they stay in float32, in which they are clipped and encoded.
         return start, DenseRows(rows - origin)
     changes = rows.to(torch.float64)
-    for part in _pieces(len(origin)):  # torch converts the subtracted numbers in a copy.
+    for part in pieces(len(origin)):  # torch converts the subtracted numbers in a copy.
         changes[:, part].sub_(origin[part])
     return start, DenseRows(changes)
 
@@ -475,6 +494,7 @@ def _plus_multiple(vector: Vector, factor: float, other: Vector) -> Vector:
 
 
 RobustMean = CoordinateMedian | TrimmedMean
+STEPS_TAKEN = "server_steps"  # The key of the state that counts the steps of the server.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -496,22 +516,28 @@ class Stackable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedAvg:
-    """Federated averaging with server momentum.
+    """Federated averaging, with momentum or an optimizer at the server.
 
         velocity <- momentum * velocity + mean update
         model    <- model + learning rate * velocity
 
-    The mean is weighted by public weights. A `robust_mean` replaces it: it needs every decoded
-    message and gives all of them the same weight. It is post-processing and changes no charge.
+    A `server_optimizer` moves the model instead (see `server_steps`). The mean is weighted by
+    public weights. A `robust_mean` replaces it: it needs every decoded message and gives all of
+    them the same weight. All of this is post-processing and changes no charge.
 
     Attributes:
         local_work: What each client computes; it determines the unit of privacy.
         server_learning_rate: Step size of the server.
         server_momentum: Momentum of the server, in [0, 1).
         robust_mean: The median or trimmed mean that replaces the mean; None for the weighted mean.
+        server_optimizer: How the mean moves the model; None for momentum.
+        server_schedule: How the server's step size changes from round to round; None if it does
+            not. Rounds that released nothing do not count.
+        model_average: An average of the models of the rounds, which is kept in the state; or None.
 
     Raises:
-        ParameterError: If the learning rate or the momentum is out of range.
+        ParameterError: If the learning rate or the momentum is out of range, or there are both
+            momentum and an optimizer at the server.
 
     Examples:
         >>> work = SampleClippedGradient(clip_norm=1.0)
@@ -526,6 +552,9 @@ class FedAvg:
     server_learning_rate: float
     server_momentum: float
     robust_mean: RobustMean | None = None
+    server_optimizer: ServerOptimizer | None = None
+    server_schedule: RateSchedule | None = None
+    model_average: ModelAverage | None = None
     uplinks: ClassVar[int] = 1
     shared_state: ClassVar[tuple[str, ...]] = ()
 
@@ -534,6 +563,11 @@ class FedAvg:
         momentum = parameter_rules.finite("server_momentum", self.server_momentum)
         if not 0.0 <= momentum < 1.0:
             raise ParameterError(f"server_momentum must lie in [0, 1), got {momentum}")
+        if momentum and self.server_optimizer is not None:
+            raise ParameterError(
+                "server_momentum and server_optimizer both say how the server moves the model; "
+                "give one of them, such as the optimizer 'sgd' with its option momentum"
+            )
 
     @property
     def unit(self) -> Unit:
@@ -548,7 +582,7 @@ class FedAvg:
     def gathers(self) -> bool:
         return self.robust_mean is not None
 
-    def domain(self, dimension: int, num_samples: int) -> L2Ball:
+    def domain(self, dimension: int, num_samples: int) -> L2Ball | SteppedBall:
         return update_domain(self.local_work, dimension, num_samples)
 
     def weight(self, num_samples: int) -> float:
@@ -562,9 +596,21 @@ class FedAvg:
         """
         return float(self.local_work.records(num_samples))
 
+    def message_mechanism(self, mechanism: Mechanism) -> Mechanism:
+        """Return the mechanism that encodes messages; noisy local steps only need compression."""
+        if isinstance(self.local_work, NoisyLocalSteps):
+            return self.local_work.message_mechanism(mechanism)
+        return mechanism
+
     def initialize(self, model: Vector) -> State:
         # Without momentum, the velocity of a round has no effect on the next one.
-        return {"velocity": np.zeros(model.shape)} if self.server_momentum else {}
+        velocity = {"velocity": np.zeros(model.shape)} if self.server_momentum else {}
+        return velocity if self.has_plain_server else {**velocity, STEPS_TAKEN: np.zeros(1)}
+
+    @property
+    def has_plain_server(self) -> bool:
+        """Whether the server only adds the mean update, with momentum and a constant rate."""
+        return not (self.server_optimizer or self.server_schedule or self.model_average)
 
     def client_steps(
         self, task: Task, clients: Sequence[ClientData], step: ClientStepInput
@@ -574,20 +620,41 @@ class FedAvg:
     def server_step(
         self, model: Vector, combined: Sequence[AggregatedUplink], state: State
     ) -> tuple[Vector, State]:
-        velocity = self._average(combined[0])
+        update = self._average(combined[0])
+        if self.has_plain_server:
+            return self._add(model, update, state, self.server_learning_rate)
+        number = int(state[STEPS_TAKEN][0]) + 1
+        rate = self.server_learning_rate
+        if self.server_schedule is not None:
+            rate *= self.server_schedule.factor(number)
+        step = self._add if self.server_optimizer is None else self.server_optimizer.step
+        stepped, kept = step(model, update, state, rate)
+        after = {STEPS_TAKEN: np.array([float(number)]), **kept}
+        if self.model_average is not None:
+            after |= self.model_average.after_round(stepped, state, number)
+        return stepped, after
+
+    def _add(
+        self, model: Vector, update: Vector, state: State, learning_rate: float
+    ) -> tuple[Vector, State]:
+        """Return the next model and the velocity, with the server's momentum."""
+        velocity = update
         if self.server_momentum:
             velocity = _plus_multiple(velocity, self.server_momentum, state["velocity"])
-        stepped = _plus_multiple(model, self.server_learning_rate, velocity)
+        stepped = _plus_multiple(model, learning_rate, velocity)
         return stepped, {"velocity": velocity} if self.server_momentum else {}
 
     def gradient_steps(self) -> GradientSteps | None:
         """Return the gradient steps if a round consists of these only.
 
         Returns:
-            None for client-level privacy, a robust mean, or a subclass, which may step differently.
+            None for client-level privacy, normalized gradients, a robust mean, other steps of the
+            server, or a subclass, which may step differently.
         """
-        work = self.local_work
-        if type(self) is not FedAvg or self.gathers or not isinstance(work, SampleClippedGradient):
+        work, plain = self.local_work, type(self) is FedAvg and self.has_plain_server
+        if not plain or self.gathers or not isinstance(work, SampleClippedGradient):
+            return None
+        if work.normalizes:
             return None
         return GradientSteps(
             work=work,

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Unit
-from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
+from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, SteppedBall, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, Block, ClientStepInput, State
 from sottovoce.federated.algorithms.fedavg import (
@@ -274,7 +274,7 @@ class SampleScaffold:
     def record_sampling_rate(self) -> float:
         return self.local_work.sampling_rate
 
-    def domain(self, dimension: int, num_samples: int) -> L2Ball:
+    def domain(self, dimension: int, num_samples: int) -> L2Ball | SteppedBall:
         return update_domain(self.local_work, dimension, num_samples)
 
     def weight(self, num_samples: int) -> float:

@@ -32,7 +32,7 @@ class CentralSums(PortionedBackend):
         self.tally.charge(number, payers)
         self.begin(number)
         gathering = UplinkAccumulator(
-            torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device)
+            torch.zeros(self.dimension, dtype=torch.float64, device=self._device)
         )
         for uplink, portion in self._portions(number, members, start):
             self.add(gathering, portion, number, uplink)

@@ -7,8 +7,8 @@ drawn    decoded values are drawn from the same laws with torch's generator, on 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.broadcast import Start
 from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.message import HEADER_BYTES
-from sottovoce.protocol.plan import ClientPlan
+from sottovoce.protocol.plan import ClientPlan, message_dimension
 
 # How many times as many coordinates a GPU holds at once as a CPU.
 _GPU_FACTOR = 16
@@ -96,6 +96,7 @@ class InMemoryBackend(ABC):
         self.algorithm, self.randomness, self.tally = algorithm, randomness, tally
         self.rotated, self.channel = rotated, channel
         self.roster = SimulatedRoster(parts)
+        self.dimension = message_dimension(parts)
 
     @property
     def record(self) -> Tally:
@@ -130,7 +131,7 @@ class InMemoryBackend(ABC):
         """Return the rotation of a round; None if updates are not rotated."""
         if not self.rotated:
             return None
-        return Rotation.of_round(self.run, number, self.task.dimension)
+        return Rotation.of_round(self.run, number, self.dimension)
 
     @abstractmethod
     def combine(self, number: int, cohort: Positions, start: Start) -> tuple[AggregatedUplink, ...]:
@@ -156,14 +157,18 @@ class InMemoryBackend(ABC):
             randomness=self.randomness,
         )
         capacity = MAX_COORDINATES_IN_MEMORY * (_GPU_FACTOR if self._device.type == "cuda" else 1)
-        together = max(1, capacity // self.task.dimension)
+        together = max(1, capacity // self.dimension)
         for first in range(0, len(cohort), together):
             group = cohort[first : first + together]
-            steps = seeded_steps(self.algorithm, self.task, self.clients.take(group), step)
+            own = replace(step, mechanism_of=self._mechanisms_of(group))
+            steps = seeded_steps(self.algorithm, self.task, self.clients.take(group), own)
             for block in staged("train", steps):
                 for uplink, rows in enumerate(block.uplinks):
                     yield uplink, group[block.start : block.start + len(rows)], rows
                 del block, rows  # Large models are not kept while the next ones train.
+
+    def _mechanisms_of(self, group: Positions) -> Callable[[int], Mechanism]:
+        return lambda i: self.parts[int(group[i])].mechanism
 
 
 class PortionedBackend(InMemoryBackend):
@@ -171,9 +176,7 @@ class PortionedBackend(InMemoryBackend):
 
     def combine(self, number: int, cohort: Positions, start: Start) -> tuple[AggregatedUplink, ...]:
         gathered = [
-            UplinkAccumulator(
-                torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device)
-            )
+            UplinkAccumulator(torch.zeros(self.dimension, dtype=torch.float64, device=self._device))
             for _ in range(self.algorithm.uplinks)
         ]
         self.begin(number)

@@ -20,6 +20,7 @@ from sottovoce.federated.simulation.counted import Portion, PortionedBackend, Up
 from sottovoce.learning.clients import Rows
 from sottovoce.mechanisms.coordinate_laws import (
     AddedNoise,
+    CompressedRows,
     CoordinateLaw,
     Coordinatewise,
     InterpolatedTable,
@@ -83,7 +84,7 @@ def draw_rotated_total(
 
     With a `rotation` the rows are rotated before noise is added, and the sum is rotated back.
     """
-    if rotation is None:
+    if rotation is None or law == CompressedRows(bits=32):
         return draw_total(law, rows, weights, generator)
     total, start = torch.zeros((), device=weights.device), 0
     for block in rows.blocks(rows_per_batch(rotation.dimension, weights.device)):
@@ -97,7 +98,7 @@ def draw_rotated_total(
 def draw_total(law: DrawnLaw, rows: Rows, weights: Tensor, generator: torch.Generator) -> Tensor:
     """Draw the weighted sum of the decoded messages of `rows`, as one vector."""
     match law:
-        case Unchanged():
+        case Unchanged() | CompressedRows(bits=32):
             return rows.total(weights)
         case AddedNoise(noise=ScalarGaussian(stddev=stddev)):
             exact = rows.total(weights)
@@ -110,8 +111,10 @@ def draw_total(law: DrawnLaw, rows: Rows, weights: Tensor, generator: torch.Gene
 def draw_rows(law: DrawnLaw, values: Tensor, generator: torch.Generator) -> Tensor:
     """Draw for each row of `values` what the server would decode of its message."""
     match law:
-        case Unchanged():
+        case Unchanged() | CompressedRows(bits=32):
             return values
+        case CompressedRows(bits=bits):
+            return _compress(values, bits, generator)
         case AddedNoise(noise=noise):
             return values + draw_noise(noise, values, generator)
         case NoisySign(stddev=stddev, magnitude=magnitude):
@@ -141,6 +144,19 @@ def _sum_draws(law: DrawnLaw, rows: Rows, weights: Tensor, generator: torch.Gene
         total = total + part @ draw_rows(law, block.float(), generator)
         start += len(block)
     return total
+
+
+def _compress(values: Tensor, bits: int, generator: torch.Generator) -> Tensor:
+    """Return what `CompressedUpdate` decodes of rows that it sends with 1, 2 or 4 bits."""
+    if bits == 1:
+        totals = values.abs().sum(dim=1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
+        scales = values.square().sum(dim=1, keepdim=True) / totals
+        return torch.where(values >= 0.0, scales, -scales)
+    top = (1 << bits) - 1
+    largest = values.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
+    places = (values / largest + 1.0) * (top / 2.0)
+    rounded = torch.floor(places + _draw_uniform(values, generator)).clamp(0, top)
+    return (rounded * (2.0 / top) - 1.0) * largest
 
 
 def _draw_tilted(law: TiltedFamily, values: Tensor, generator: torch.Generator) -> Tensor:
@@ -318,7 +334,7 @@ class DrawnMessages(PortionedBackend):
         if not self.algorithm.gathers:
             gathering.total += draw_rotated_total(law, rows, weights, generator, self._rotation)
             return
-        together = rows_per_batch(self.task.dimension, self.task.device)
+        together = rows_per_batch(self.dimension, self.task.device)
         for number_of_block, block in enumerate(rows.blocks(together)):
             decoded = self._rotate_back(self._draw(law, block.float()))
             self._add_rows(gathering, portion, number_of_block * together, decoded)

@@ -68,7 +68,7 @@ class PackedMessages(InMemoryBackend):
                 self.roster,
                 counted and counted(),
                 rotation,
-                self.task.dimension,
+                self.dimension,
                 self.algorithm.gathers,
             )
             for _ in range(self.algorithm.uplinks)
@@ -83,7 +83,7 @@ class PackedMessages(InMemoryBackend):
         """Return what makes the sums of messages of equal weight; it is the same in all rounds."""
         known = self._known_sums.get(id(mechanism))
         if known is None:
-            known = row_sums_of(self.task.dimension, mechanism, equal_weights=True)
+            known = row_sums_of(self.dimension, mechanism, equal_weights=True)
             self._known_sums[id(mechanism)] = known
         return known
 
@@ -114,9 +114,9 @@ class PackedMessages(InMemoryBackend):
     def _rows_together(self) -> int:
         """Return how many clients are encoded at once."""
         if self._device.type != "cuda":
-            return rows_at_once(self.task.dimension)
+            return rows_at_once(self.dimension)
         capacity, most = _MAX_COORDINATES_ON_DEVICE, _MAX_ROWS_ON_DEVICE
-        return max(1, min(most, capacity // self.task.dimension))
+        return max(1, min(most, capacity // self.dimension))
 
     def _given(self, rows: Rows) -> Any:
         """Return rows as `prepare` takes them."""

@@ -1,0 +1,254 @@
+"""Statistics that clients send as further coordinates of their update.
+
+With clipping norm C, shares s and t, a = sqrt(1 - s - t), a quantile q with m = max(q, 1 - q), and
+a client's update u, bit b (1 if |u| <= C) and result v in [0, 1], the client sends
+
+    (a u min(1, C/|u|)/C,  sqrt(s) (b - q)/m,  sqrt(t) (2 v - 1)),
+
+which lies in the unit ball of dimension d + 2, whatever u, b and v are. A mechanism for that ball
+privatizes it, so update and statistics together are one release and are charged as one, under any
+mechanism, rotation and channel; a client that is replaced by zero contributes the zero vector. The
+server decodes the mean, divides the further coordinates by their factors, and multiplies the rest
+by C/a. What the server does is post-processing.
+
+The next clipping norm is C exp(-rate x), where x is the decoded mean of b - q, at most m in
+magnitude. The bound keeps noise from moving C far in one round, and it is symmetric, so that it
+does not move the quantile. C is part of the state: checkpoints keep it, and clients receive it with
+the model.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Unit
+from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.federated.algorithms.algorithm import (
+    AggregatedUplink,
+    Algorithm,
+    Block,
+    ClientStepInput,
+    State,
+)
+from sottovoce.federated.algorithms.statistics import (
+    LARGEST_CLIP_NORM,
+    SMALLEST_CLIP_NORM,
+    AdaptiveClip,
+    PrivateEvaluation,
+)
+from sottovoce.learning.clients import (
+    ClientData,
+    DenseRows,
+    LayeredRows,
+    Rows,
+    clipping_factors,
+    hold_out,
+)
+from sottovoce.learning.task import Task
+
+# Keys of the state. The first two reach clients.
+CLIP_NORM, ROUNDS_RELEASED = "statistics clip norm", "statistics rounds"
+# The latest result: its value between 0 and 1, and the number of rounds released before it.
+EVALUATED = "statistics evaluation"
+_OWN = (CLIP_NORM, ROUNDS_RELEASED, EVALUATED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithStatistics:
+    """An algorithm at client level whose clients send statistics in the same message.
+
+    Attributes:
+        inner: The algorithm; its clients send one update, of which its server needs the mean.
+        clip: The adaptive clipping, or the constant clipping norm.
+        evaluation: What clients evaluate; None for nothing.
+
+    Raises:
+        ParameterError: `inner` protects samples, sends several vectors or needs each of them, or
+            the clipping norm is out of range.
+
+    Examples:
+        >>> from sottovoce.federated.algorithms.fedavg import FedAvg, LocalSgd
+        >>> work = LocalSgd(clip_norm=1.0, learning_rate=0.1)
+        >>> inner = FedAvg(local_work=work, server_learning_rate=1.0, server_momentum=0.0)
+        >>> algorithm = WithStatistics(inner=inner, clip=AdaptiveClip())
+        >>> algorithm.domain(dimension=10, num_samples=50).dimension
+        11
+
+    Reference: Andrew et al. 2021, algorithm 1.
+    """
+
+    inner: Algorithm
+    clip: AdaptiveClip | float
+    evaluation: PrivateEvaluation | None = None
+    uplinks: ClassVar[int] = 1
+    gathers: ClassVar[bool] = False
+    unit: ClassVar[Unit] = Unit.CLIENT
+    record_sampling_rate: ClassVar[float] = 1.0
+    shared_numbers: ClassVar[tuple[str, ...]] = (CLIP_NORM, ROUNDS_RELEASED)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.clip, AdaptiveClip):
+            parameter_rules.clip_norm("clip_norm", self.clip)
+        inner = self.inner
+        if inner.unit is not Unit.CLIENT or inner.uplinks != 1 or inner.gathers:
+            raise ParameterError(
+                "statistics need an algorithm at client level whose clients send one update, of "
+                "which the server needs only the mean; use federated averaging with the mean"
+            )
+
+    @property
+    def shared_state(self) -> tuple[str, ...]:
+        return self.inner.shared_state
+
+    def domain(self, dimension: int, num_samples: int) -> L2Ball:  # noqa: ARG002
+        """Return the unit ball with one more dimension for each statistic."""
+        return L2Ball(dimension=dimension + self._places, radius=1.0)
+
+    def weight(self, num_samples: int) -> float:
+        return self.inner.weight(num_samples)
+
+    def initialize(self, model: Vector) -> State:
+        first = self.clip.initial if isinstance(self.clip, AdaptiveClip) else self.clip
+        own = {CLIP_NORM: _single(first), ROUNDS_RELEASED: np.zeros(1)}
+        if self.evaluation:
+            own[EVALUATED] = np.full(2, np.nan)
+        return {**self.inner.initialize(model), **own}
+
+    def client_steps(
+        self, task: Task, clients: Sequence[ClientData], step: ClientStepInput
+    ) -> Iterator[Block]:
+        results = None
+        if self.evaluation and self.evaluation.holdout_fraction:
+            clients, held_out = hold_out(clients, self.evaluation.holdout_fraction)
+        else:
+            held_out = clients
+        if self.evaluation and self._evaluates(step.state):
+            results = self._results(self.evaluation, task, held_out, step)
+
+        def extended(block: Block) -> Block:
+            (rows,) = block.uplinks
+            own = None if results is None else results[block.start : block.start + len(rows)]
+            return Block(start=block.start, uplinks=(self._extended(rows, own, step.state),))
+
+        # `map` keeps no reference to what it has yielded, unlike a loop.
+        yield from map(extended, self.inner.client_steps(task, clients, step))
+
+    def server_step(
+        self, model: Vector, combined: Sequence[AggregatedUplink], state: State
+    ) -> tuple[Vector, State]:
+        (mean,), dimension = [one.mean for one in combined], len(model)
+        clip_norm, rounds = float(state[CLIP_NORM][0]), state[ROUNDS_RELEASED][0]
+        update = mean[:dimension] * (clip_norm / self._signal(state))
+        own = {CLIP_NORM: state[CLIP_NORM], ROUNDS_RELEASED: np.array([rounds + 1.0])}
+        if isinstance(self.clip, AdaptiveClip):
+            own[CLIP_NORM] = _single(_next_clip_norm(self.clip, clip_norm, mean[dimension]))
+        if self.evaluation:
+            own[EVALUATED] = state[EVALUATED]
+            if self._evaluates(state):
+                centered = mean[-1] / math.sqrt(self.evaluation.share)
+                own[EVALUATED] = np.array([(1.0 + centered) / 2.0, rounds])
+        inner = {name: value for name, value in state.items() if name not in _OWN}
+        model, after = self.inner.server_step(model, [AggregatedUplink(mean=update)], inner)
+        return model, {**after, **own}
+
+    @property
+    def _places(self) -> int:
+        """How many coordinates statistics take."""
+        return isinstance(self.clip, AdaptiveClip) + (self.evaluation is not None)
+
+    def _evaluates(self, state: State) -> bool:
+        """Return whether clients evaluate in this round; clients and server agree on it."""
+        rounds = state[ROUNDS_RELEASED][0]
+        return self.evaluation is not None and rounds % self.evaluation.every == 0
+
+    def _signal(self, state: State) -> float:
+        """Return a, the norm that is left to the update."""
+        taken = self.clip.share if isinstance(self.clip, AdaptiveClip) else 0.0
+        if self.evaluation and self._evaluates(state):
+            taken += self.evaluation.share
+        return math.sqrt(1.0 - taken)
+
+    def _extended(self, rows: Rows, results: Tensor | None, state: State) -> Rows:
+        """Return what clients send: their updates scaled to norm a at most, and the statistics."""
+        clip_norm = float(state[CLIP_NORM][0])
+        finite, factors = clipping_factors(rows, clip_norm)
+        columns = []
+        if isinstance(self.clip, AdaptiveClip):
+            # False for a norm that is infinite or NaN.
+            bits = (rows.norms() <= clip_norm).to(factors.dtype)
+            quantile = self.clip.quantile
+            columns.append((bits - quantile) * (math.sqrt(self.clip.share) / _reach(quantile)))
+        if self.evaluation:
+            if results is None:
+                columns.append(torch.zeros_like(factors))
+            else:
+                centered = 2.0 * results.to(factors.dtype) - 1.0
+                columns.append(centered * math.sqrt(self.evaluation.share))
+        return _appended(finite, factors * (self._signal(state) / clip_norm), columns)
+
+    def _results(
+        self,
+        evaluation: PrivateEvaluation,
+        task: Task,
+        clients: Sequence[ClientData],
+        step: ClientStepInput,
+    ) -> Tensor:
+        """Return the result of each client, between 0 and 1."""
+        losses, scores = task.evaluate_clients(step.model, clients)
+        found = scores if evaluation.metric == "accuracy" else losses / evaluation.scale
+        # A loss that is not finite counts as the largest, a score as the smallest.
+        worst = 0.0 if evaluation.metric == "accuracy" else 1.0
+        return torch.nan_to_num(found, nan=worst, posinf=worst, neginf=worst).clamp(0.0, 1.0)
+
+
+def released_clip_norm(state: State) -> float:
+    """Return the clipping norm of the next round."""
+    return float(state[CLIP_NORM][0])
+
+
+def released_result(state: State) -> tuple[float, bool]:
+    """Return the latest result, before it is scaled, and whether the last release had it.
+
+    The result is NaN if there was none yet.
+    """
+    value, before = state[EVALUATED].tolist()
+    return value, before == state[ROUNDS_RELEASED][0] - 1.0
+
+
+def _reach(quantile: float) -> float:
+    """Return the largest magnitude of a bit less the quantile."""
+    return max(quantile, 1.0 - quantile)
+
+
+def _next_clip_norm(clip: AdaptiveClip, clip_norm: float, received: float) -> float:
+    """Return the next clipping norm from the decoded mean of the coordinate of the bits."""
+    reach = _reach(clip.quantile)
+    above = float(np.clip(received / math.sqrt(clip.share), -1.0, 1.0)) * reach
+    moved = clip_norm * math.exp(-clip.rate * above)
+    return min(max(moved, SMALLEST_CLIP_NORM), LARGEST_CLIP_NORM)
+
+
+def _single(number: float) -> Vector:
+    """Return a number as clients receive it, in float32, so that both sides use the same one."""
+    return np.array([np.float32(number)], dtype=np.float64)
+
+
+def _appended(rows: Rows, factors: Tensor, columns: Sequence[Tensor]) -> Rows:
+    """Return the rows, each times its factor, with further columns."""
+    if isinstance(rows, DenseRows):
+        values = rows.values
+        made = values.new_empty(len(values), values.shape[1] + len(columns))
+        torch.mul(values, factors[:, None], out=made[:, : values.shape[1]])
+        for place, column in enumerate(columns, start=values.shape[1]):
+            made[:, place] = column
+        return DenseRows(made)
+    scaled = rows.scaled(factors)
+    layers = scaled.layers if isinstance(scaled, LayeredRows) else (scaled,)
+    return LayeredRows((*layers, DenseRows(torch.stack(list(columns), dim=1))))

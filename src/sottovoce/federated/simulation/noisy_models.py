@@ -1,0 +1,236 @@
+"""Local DP-SGD of many clients at once, for simulations that send no messages.
+
+The models of a group of clients are the rows of a matrix, and one step moves all of them. Samples
+of records and noise are drawn with torch's generator on the task's device. On a CUDA device the
+clipped sums of a step are captured as a CUDA graph.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from sottovoce.core.domains import ROUNDING_HEADROOM, SteppedBall, SteppedL2Ball
+from sottovoce.core.randomness import SeededRandomness
+from sottovoce.federated.algorithms.algorithm import ClientStepInput
+from sottovoce.federated.simulation.draws import draw_rows, law_of
+from sottovoce.learning.captured import CapturedFunction
+from sottovoce.learning.clients import ClientData, names_of, samples_of, sizes_of
+from sottovoce.learning.task import Task
+from sottovoce.mechanisms.mechanism import Mechanism
+
+if TYPE_CHECKING:
+    from sottovoce.federated.algorithms.noisy_steps import NoisyLocalSteps
+
+# Numbers that the gradients of a step take at once, and that samples of several steps do.
+_TOGETHER_ON_CPU = 1 << 24
+_SHARE_OF_GPU = 0.25
+_SAMPLED = {"cpu": 1 << 20, "cuda": 1 << 25}
+_WIDTH_GRAIN = 32  # Widths are multiples of this, so that graphs are used again.
+_SEEN_BEFORE_CAPTURE = 1
+
+
+def noisy_models(
+    work: "NoisyLocalSteps",
+    task: Task,
+    clients: Sequence[ClientData],
+    mechanisms: Sequence[Mechanism],
+    step: ClientStepInput,
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield the models of clients after their noisy steps, several clients at once.
+
+    Args:
+        work: What a client computes.
+        task: The model and its loss.
+        clients: The clients.
+        mechanisms: The mechanism of each client's steps.
+        step: The round and the model that all start from.
+
+    Yields:
+        The position of a group's first client, and the models of its clients as rows.
+    """
+    assert isinstance(step.randomness, SeededRandomness), "simulations without messages are seeded"
+    width = max(map(_expected_width, mechanisms))
+    together = max(1, _capacity(task) // (width * task.elements_per_sample))
+    for start in range(0, len(clients), together):
+        part = slice(start, start + together)
+        group = _Group.of(work, task, clients[part], mechanisms[part], step)
+        with task.layers_of(clients[part]):
+            models = group.train(task.tensor(step.model))
+        yield start, models
+
+
+def _expected_width(mechanism: Mechanism) -> int:
+    domain = mechanism.input_domain
+    assert isinstance(domain, SteppedBall), "the algorithm made the domain"
+    return domain.records
+
+
+def _capacity(task: Task) -> int:
+    if task.device.type != "cuda":
+        return _TOGETHER_ON_CPU
+    free, _ = torch.cuda.mem_get_info(task.device)
+    return int(free * _SHARE_OF_GPU) // 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Clients that take their steps together, with their records on the task's device."""
+
+    work: "NoisyLocalSteps"
+    learning_rate: float
+    task: Task
+    features: Tensor
+    labels: Tensor
+    sizes: Tensor
+    starts: Tensor
+    rates: Tensor
+    steps: Tensor
+    expected: Tensor  # (clients, 1): the number by which a sum is divided.
+    radii: Tensor | None  # (clients, 1): the norm that a mean is projected to, in L2.
+    pulls: Tensor | None
+    mechanisms: Sequence[Mechanism]
+    generator: torch.Generator
+
+    @classmethod
+    def of(
+        cls,
+        work: "NoisyLocalSteps",
+        task: Task,
+        clients: Sequence[ClientData],
+        mechanisms: Sequence[Mechanism],
+        step: ClientStepInput,
+    ) -> "_Group":
+        device = task.device
+        features, labels = samples_of(clients)
+        sizes = torch.tensor(sizes_of(clients), device=device)
+        domains = [mechanism.input_domain for mechanism in mechanisms]
+        stepped = [domain for domain in domains if isinstance(domain, SteppedBall)]
+        expected = [round(one.records * work.clip_norm / one.radius) for one in stepped]
+        pulls = work.pulls(clients)
+        assert isinstance(step.randomness, SeededRandomness)
+        seed = step.randomness.generator(
+            "local steps", step.run, step.round, names_of(clients[:1])[0]
+        )
+        return cls(
+            work=work,
+            learning_rate=work.learning_rate_of(step.round),
+            task=task,
+            features=features.to(device),
+            labels=labels.to(device),
+            sizes=sizes,
+            starts=sizes.cumsum(0) - sizes,
+            rates=torch.tensor([one.sampling_rate for one in stepped], device=device),
+            steps=torch.tensor([one.steps for one in stepped], device=device),
+            expected=torch.tensor(expected, dtype=torch.float32, device=device)[:, None],
+            radii=torch.tensor([one.radius for one in stepped], device=device)[:, None]
+            * (1.0 - ROUNDING_HEADROOM)
+            if all(isinstance(one, SteppedL2Ball) for one in stepped)
+            else None,
+            pulls=torch.tensor(pulls, device=device)[:, None] if any(pulls) else None,
+            mechanisms=mechanisms,
+            generator=torch.Generator(device=device).manual_seed(int(seed.integers(2**62))),
+        )
+
+    def train(self, origin: Tensor) -> Tensor:
+        """Return the models after all steps."""
+        models = origin.expand(len(self.sizes), -1).clone()
+        rows = self.work.optimizer.start(models, learning_rate=self.learning_rate)
+        first_stop, last = int(self.steps.min()), int(self.steps.max())
+        most = int(self.sizes.max()) * len(self.sizes)
+        together = max(1, _SAMPLED.get(self.task.device.type, 1 << 20) // most)
+        for first in range(0, last, together):
+            numbers = torch.arange(first, min(last, first + together), device=models.device)
+            places, shares = self._samples(numbers)
+            for number, chosen, share in zip(numbers.tolist(), places, shares, strict=True):
+                direction = self._noisy(self._means(rows.models, chosen, share))
+                if self.pulls is not None:
+                    direction = direction + self.pulls * (rows.models - origin)
+                rows.step(direction, None if number < first_stop else self.steps[:, None] > number)
+        return rows.models
+
+    def _samples(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Return rows of the records of some steps, and 1 where such a row is in the sample.
+
+        Both are (steps, clients, width); the width is that of the largest sample.
+        """
+        longest = int(self.sizes.max())
+        shape = (len(numbers), len(self.sizes), longest)
+        draws = torch.rand(shape, generator=self.generator, device=self.features.device)
+        own = torch.arange(longest, device=draws.device) < self.sizes[:, None]
+        inside = (draws < self.rates[:, None]) & own
+        width = int(inside.sum(dim=2).max())
+        width = min(longest, -(-max(width, 1) // _WIDTH_GRAIN) * _WIDTH_GRAIN)
+        order = inside.to(torch.uint8).argsort(dim=2, descending=True, stable=True)[:, :, :width]
+        shares = inside.gather(2, order).float()
+        # Padded places repeat the first record, which may belong to the client only.
+        places = torch.where(shares > 0, order, 0) + self.starts[:, None]
+        return places, shares
+
+    def _means(self, models: Tensor, places: Tensor, shares: Tensor) -> Tensor:
+        """Return each client's sum of clipped gradients, divided by the expected number."""
+        width = places.shape[1]
+        most = max(1, _capacity(self.task) // (len(models) * self.task.elements_per_sample))
+        totals = torch.zeros_like(models)
+        for start in range(0, width, most):
+            part = slice(start, start + most)
+            features = self.features[places[:, part]]
+            labels = self.labels[places[:, part]]
+            share = shares[:, part].contiguous()
+            totals = totals + self._sums(models, features, labels, share)
+        means = totals / self.expected
+        if self.radii is None:
+            return means
+        norms = torch.linalg.vector_norm(means, dim=1, keepdim=True)
+        return means * torch.clamp(self.radii / norms, max=1.0)
+
+    def _sums(self, *given: Tensor) -> Tensor:
+        function = self._function(given)
+        return function(*given)
+
+    def _clipped_sums(
+        self, models: Tensor, features: Tensor, labels: Tensor, shares: Tensor
+    ) -> Tensor:
+        found = self.task.stacked_gradients(models, features, labels)
+        work = self.work
+        totals = found.clipped_totals(
+            work.limit, shares[:, None], work.geometry, normalizes=work.normalizes
+        )
+        return totals[:, 0]
+
+    def _function(self, given: Sequence[Tensor]) -> Callable[..., Tensor]:
+        """Return the function of clipped sums, captured if these shapes came before."""
+        if self.task.device.type != "cuda" or self.work.kept.get("failed"):
+            return self._clipped_sums
+        key = (id(self.task), *((tensor.shape, tensor.dtype) for tensor in given))
+        known = self.work.kept.get(key, 0)
+        if isinstance(known, CapturedFunction):
+            return known
+        self.work.kept[key] = known + 1
+        if known < _SEEN_BEFORE_CAPTURE:
+            return self._clipped_sums
+        try:
+            captured = self.work.kept[key] = CapturedFunction(self._clipped_sums, given)
+        except RuntimeError as error:
+            self.work.kept["failed"] = True
+            warnings.warn(
+                "local steps take longer, because they could not be captured as a CUDA graph "
+                f"({str(error).splitlines()[0]}); remove copies to the CPU from the module",
+                stacklevel=2,
+            )
+            return self._clipped_sums
+        return captured
+
+    def _noisy(self, means: Tensor) -> Tensor:
+        """Return what the mechanism of each client would decode of its mean."""
+        distinct = {id(mechanism): mechanism for mechanism in self.mechanisms}
+        if len(distinct) == 1:
+            return draw_rows(law_of(self.mechanisms[0]), means, self.generator)
+        found = torch.empty_like(means)
+        for key, mechanism in distinct.items():
+            own = [i for i, one in enumerate(self.mechanisms) if id(one) == key]
+            found[own] = draw_rows(law_of(mechanism), means[own], self.generator)
+        return found

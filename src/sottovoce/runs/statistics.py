@@ -1,0 +1,178 @@
+"""Adaptive clipping and private evaluation in a run: checks, the algorithm, and their figures."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from sottovoce.core.adjacency import Unit
+from sottovoce.core.errors import ConfigError, ParameterError
+from sottovoce.federated.algorithms.algorithm import Algorithm, AlgorithmSection
+from sottovoce.federated.algorithms.statistics import AdaptiveClip
+from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.release import NoisySums
+from sottovoce.planning.prediction import predict
+from sottovoce.protocol.channels.central import noise_of_sum
+from sottovoce.runs.spec import RunSpec
+
+if TYPE_CHECKING:  # They import torch.
+    from sottovoce.federated.training import Progress, RoundRecord
+    from sottovoce.runs.resolve import Resolved
+
+
+def normalizes(spec: RunSpec) -> bool:
+    """Return whether gradients of records are normalized: `clip_norm` is "auto" at sample level."""
+    return isinstance(spec.privacy.clip_norm, AdaptiveClip) and spec.privacy.level == "sample"
+
+
+def sends_statistics(spec: RunSpec) -> bool:
+    """Return whether messages have more coordinates than the model, for statistics."""
+    adaptive = isinstance(spec.privacy.clip_norm, AdaptiveClip) and not normalizes(spec)
+    return adaptive or spec.evaluation.private is not None
+
+
+def check_statistics(spec: RunSpec, section: AlgorithmSection, unit: Unit) -> None:
+    """Check that adaptive clipping and private evaluation fit the rest of the spec.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    clip = spec.privacy.clip_norm
+    if unit is Unit.SAMPLE:
+        if spec.evaluation.private is not None:
+            raise ConfigError(
+                "'evaluation.private' is one value of a whole client, which sample-level privacy "
+                "does not protect; drop it, or set privacy.level = 'client'"
+            )
+        if isinstance(clip, AdaptiveClip) and clip != AdaptiveClip():
+            raise ConfigError(
+                "at sample level privacy.clip_norm = 'auto' normalizes the gradient of each record "
+                "and has no keys; write 'auto' without them, or set privacy.level = 'client'"
+            )
+        return
+    if not sends_statistics(spec):
+        return
+    traits = section.traits(unit)
+    if not traits.plain_mean or traits.sends_models or traits.keeps_client_state:
+        what = "privacy.clip_norm = 'auto'"
+        if not isinstance(clip, AdaptiveClip):
+            what = "'evaluation.private'"
+        own = traits.named or f"algorithm '{spec.algorithm.kind}'"
+        raise ConfigError(
+            f"{what} needs an algorithm whose server uses only the mean of one update of each "
+            f"client, which {own} does not; use the algorithm 'fedavg' with aggregation 'mean', or "
+            "give 'privacy.clip_norm' a number and drop 'evaluation.private'"
+        )
+
+
+def check_normalizes(algorithm: Algorithm, kind: str) -> None:
+    """Refuse an algorithm at sample level that does not normalize gradients.
+
+    Raises:
+        ConfigError: The algorithm clips them instead.
+    """
+    if not getattr(getattr(algorithm, "local_work", None), "normalizes", False):
+        raise ConfigError(
+            f"algorithm '{kind}' clips gradients and does not normalize them, as "
+            "privacy.clip_norm = 'auto' asks at sample level; give 'privacy.clip_norm' a number"
+        )
+
+
+def with_statistics(spec: RunSpec, algorithm: Algorithm) -> Algorithm:
+    """Return the algorithm, whose clients also send the statistics that the spec asks for."""
+    if not sends_statistics(spec):
+        return algorithm
+    from sottovoce.federated.algorithms.client_statistics import WithStatistics
+
+    return WithStatistics(
+        inner=algorithm, clip=spec.privacy.clip_norm, evaluation=spec.evaluation.private
+    )
+
+
+def sent_statistics(spec: RunSpec, update: str) -> str:
+    """Return what a message describes: the update, and the statistics that the spec asks for."""
+    if not sends_statistics(spec):
+        return update
+    found = [update]
+    if isinstance(spec.privacy.clip_norm, AdaptiveClip):
+        found.append("one number for whether the update's norm was at most the clipping norm")
+    if spec.evaluation.private is not None:
+        metric = spec.evaluation.private.metric
+        found.append(f"one number for the {metric} of the released model on the client's records")
+    return f"{', '.join(found[:-1])} and {found[-1]},"
+
+
+def evaluation_text(figures: Mapping[str, Any]) -> str:
+    """Return the private estimate in a row or a result with its standard error; "" for none."""
+    for metric in ("accuracy", "loss"):
+        value, error = figures.get(f"private_{metric}"), figures.get("private_evaluation_error")
+        if value is not None:
+            noise = "" if error is None else f" ± {error:.2g}"
+            return f"{metric} {value:.3f}{noise} on clients' records"
+    return ""
+
+
+def statistics_metrics(
+    resolved: "Resolved", progress: "Progress", record: "RoundRecord"
+) -> dict[str, Any]:
+    """Return what a round's row has of statistics: figures that were privatized and charged.
+
+    Returns:
+        `clip_norm`, the clipping norm of the next round, if it is adaptive. `private_accuracy` or
+        `private_loss`, the estimate for the model that clients received in this round, and
+        `private_evaluation_error`, the standard error that the mechanism's noise gives it (None if
+        it is not known), if the round evaluated.
+    """
+    from sottovoce.federated.algorithms import client_statistics
+
+    spec, state, found = resolved.spec, progress.algorithm_state, dict[str, Any]()
+    if not sends_statistics(spec):
+        return found
+    if isinstance(spec.privacy.clip_norm, AdaptiveClip):
+        found["clip_norm"] = client_statistics.released_clip_norm(state)
+    evaluation = spec.evaluation.private
+    if evaluation is None:
+        return found
+    value, is_new = client_statistics.released_result(state)
+    if is_new and record.clients_received:
+        error = _standard_error(resolved, record.clients_received)
+        scale = evaluation.scale / (2.0 * math.sqrt(evaluation.share))
+        found[f"private_{evaluation.metric}"] = evaluation.scale * value
+        found["private_evaluation_error"] = None if error is None else scale * error
+    return found
+
+
+def latest_statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the last figures that `statistics_metrics` gave any of the rows."""
+    names = ("clip_norm", "private_accuracy", "private_loss", "private_evaluation_error")
+    latest: dict[str, Any] = {}
+    for row in rows:
+        latest |= {name: row[name] for name in names if name in row}
+    return latest
+
+
+def _standard_error(resolved: "Resolved", received: int) -> float | None:
+    """Return the standard deviation that noise gives a coordinate of the mean; None if unknown."""
+    visibility = resolved.channel.visibility
+    if isinstance(visibility, NoisySums):
+        noise = noise_of_sum({(part.mechanism, part.weight) for part in resolved.parts})
+        expected = visibility.client_sampling_rate * received
+        return None if noise is None else math.sqrt(noise.variance) / expected
+    # Which clients took part is not known here, so their mechanisms count as in the whole run.
+    every: list[Any] = [part.mechanism for part in resolved.parts]
+    variances = [_coordinate_variance(one) for one in every]
+    known = [one for one in variances if one is not None]
+    if len(known) < len(variances):
+        return None
+    return math.sqrt(math.fsum(known) / len(known) / received)
+
+
+@lru_cache(maxsize=64)
+def _coordinate_variance(given: Any) -> float | None:
+    """Return the mean squared error of a decoded coordinate of one message; None if unknown."""
+    registration = registry.find(registry.kind_of(given))
+    parameters = registry.parameters_of(given)
+    try:
+        return predict(registration, parameters, given, given.input_domain).mse
+    except ParameterError:  # The vectors are too long to compute it.
+        return None

@@ -1,0 +1,120 @@
+"""The diagnosis of a run: what is found, and suggestions that are true where they are made."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from specs import small_table
+
+import sottovoce
+from sottovoce.core.domains import L2Ball
+from sottovoce.mechanisms import registry
+from sottovoce.runs.diagnosis import AccuracyDiagnosis
+from sottovoce.runs.public_facts import noise_energy
+
+RNG = np.random.default_rng(5)
+LABELS = np.arange(1400) % 4
+FEATURES = RNG.normal(size=(4, 12))[LABELS] + 0.8 * RNG.normal(size=(1400, 12))
+DATA = FEATURES[:400], LABELS[:400], FEATURES[400:], LABELS[400:]
+DRAWN: dict[str, Any] = {"runtime": {"messages": "none"}, "mechanism": {"kind": "gaussian"}}
+CLIENT: dict[str, Any] = {
+    "privacy": {"level": "client", "clip_norm": 1.0, "epsilon": 4.0, "delta": 1e-5},
+    "algorithm": {
+        "kind": "fedavg",
+        "server_learning_rate": 0.5,
+        "local_steps": 2,
+        "local_learning_rate": 0.02,
+    },
+    "data": {"clients": 100},
+    "rounds": 10,
+}
+
+
+def trained(overrides: Mapping[str, Any] = {}, **changes: Any) -> sottovoce.Run:
+    table = small_table(**{"data": {"clients": 20}, **DRAWN, **changes})
+    return sottovoce.simulate(table, data=DATA, overrides=overrides)
+
+
+def accuracy(overrides: Mapping[str, Any] = {}, **changes: Any) -> float:
+    """Return the mean accuracy over two seeds."""
+    runs = [trained({**overrides, "seed": seed}, **changes) for seed in (1, 2)]
+    return float(np.mean([run.accuracy for run in runs]))
+
+
+def keys(run: sottovoce.Run) -> list[str]:
+    assert run.diagnosis is not None
+    return [one.key for one in run.diagnosis.suggestions]
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "gauss_hermite", "discrete_gaussian"])
+def test_the_known_noise_is_that_of_decoded_messages(kind: str) -> None:
+    registration = registry.find(kind)
+    ball = L2Ball(dimension=400, radius=1.0)
+    mechanism = registration.build(ball, dict(registration.examples[0]))
+    decoded = [mechanism.decode(mechanism.privatize(np.zeros(400))) for _ in range(40)]
+    measured = float(np.mean([row @ row for row in decoded]))
+    assert noise_energy(mechanism) == pytest.approx(measured, rel=0.05)
+
+
+def test_a_model_at_chance_level_is_named_and_the_signal_is_what_is_left_of_noise() -> None:
+    lost = trained({"privacy.epsilon": 0.01})
+    assert lost.diagnosis is not None
+    assert lost.diagnosis.at_chance
+    assert "The model is at chance level" in str(lost.diagnosis)
+    free = sottovoce.simulate(small_table(data={"clients": 20}), data=DATA, private=False)
+    good = trained({"privacy.epsilon": 500.0})
+    assert good.diagnosis is not None
+    assert not good.diagnosis.at_chance
+    norms = [row.others["update_norm"] for row in free.rounds]
+    assert good.diagnosis.signal_norm == pytest.approx(np.mean(norms), rel=0.5)
+    assert AccuracyDiagnosis.read(good.diagnosis.to_dict()) == good.diagnosis
+
+
+def test_asking_every_client_helps_where_noise_is_calibrated_for_every_round() -> None:
+    some = CLIENT | {"sampling": {"kind": "fixed_size", "size": 10}}
+    clear = {"algorithm.local_learning_rate": 0.3, "privacy.epsilon": 10.0}
+    assert keys(trained(clear, **some))[0] == "sampling.kind"
+    assert accuracy(clear, **CLIENT) > accuracy(clear, **some) + 0.1
+
+
+def test_longer_local_steps_help_where_updates_are_short() -> None:
+    loud = {"privacy.epsilon": 100.0}
+    assert keys(trained(loud, **CLIENT))[0] == "algorithm.local_learning_rate"
+    longer = loud | {"algorithm.local_learning_rate": 0.04}
+    assert accuracy(longer, **CLIENT) > accuracy(loud, **CLIENT)
+
+
+def test_a_smaller_clip_norm_helps_where_gradients_are_short() -> None:
+    loose = {"privacy.clip_norm": 40.0}
+    assert "privacy.clip_norm" in keys(trained(loose))
+    assert accuracy({"privacy.clip_norm": 20.0}) > accuracy(loose)
+
+
+def test_larger_steps_help_where_the_accuracy_still_rises() -> None:
+    table = small_table(**DRAWN, rounds=12, data={"dataset": "digits", "clients": 20})
+    table["model"] = {"kind": "mlp", "hidden_units": 16}
+    slow, fast = (
+        sottovoce.simulate(
+            table, overrides={"algorithm.server_learning_rate": rate, "privacy.epsilon": 20.0}
+        )
+        for rate in (1.0, 2.0)
+    )
+    assert keys(slow)[0] == "algorithm.server_learning_rate"
+    assert slow.accuracy is not None
+    assert fast.accuracy is not None
+    assert fast.accuracy > slow.accuracy + 0.05
+
+
+@pytest.mark.slow
+def test_a_secure_sum_is_suggested_for_equal_clients_and_has_less_noise() -> None:
+    run = trained({"privacy.epsilon": 1.0}, **CLIENT)
+    assert "channel.kind, mechanism" in keys(run)
+    summed: dict[str, Any] = {
+        "channel": {"kind": "secure_sum", "minimum_clients": 100},
+        "mechanism": {"kind": "auto"},
+        "runtime": {"messages": "stored"},
+    }
+    better = trained({"privacy.epsilon": 1.0}, **CLIENT, **summed)
+    found = [one.diagnosis.noise_norm for one in (run, better) if one.diagnosis]
+    assert found[1] < found[0] / 5.0  # type: ignore[operator]
