@@ -180,4 +180,4 @@ def test_adapters_of_a_small_transformer_are_trained_alone() -> None:
         assert [name.split(".")[-3] for name in run.tensors()] == ["lora_A", "lora_B"] * 2
         assert list(run.metrics) == ["token accuracy"]
     spec = lora["spec"](1) | {"data": {"clients": 100}}
-    assert sottovoce.simulate(spec, model=model, data=lora["sentences"](3, 200, seed=0)).finished
+    assert sottovoce.simulate(spec, model=model, data=lora["sentences"](3, 125, seed=0)).finished

@@ -477,6 +477,8 @@ def result_of(
             *warnings_of(resolved, rows, spending, halted),
         ],
     }
+    if diverged:  # There are no figures to explain.
+        return result
     diagnosis = diagnose(result, public_facts(resolved, rows, progress), rows, spec)
     return {**result, "diagnosis": diagnosis.to_dict()}
 
