@@ -73,6 +73,15 @@ def test_each_row_of_wind_has_the_forecast_for_its_hour(tmp_path: Path) -> None:
     assert not np.any((issue == 3) & (ahead >= 12) & (ahead < 24))
 
 
+def test_the_farm_can_be_an_input(tmp_path: Path) -> None:
+    save(tmp_path / "gefcom2012_wind.npz", **wind_arrays())
+    plain, farms = load("gefcom_wind", tmp_path), load("gefcom_wind-farms", tmp_path)
+    np.testing.assert_array_equal(farms.train_features[:, :6], plain.train_features)
+    assert farms.train_owners is not None
+    own = np.eye(2)[farms.train_owners] / 2
+    np.testing.assert_array_equal(farms.train_features[:, 6:], np.repeat(own[..., None], 5, axis=2))
+
+
 def test_wind_that_is_damaged_is_named(tmp_path: Path) -> None:
     path, arrays = tmp_path / "gefcom2012_wind.npz", wind_arrays()
     for wrong, message in (

@@ -25,7 +25,7 @@ def own_data(path: Path, seed: int) -> None:
 
 def test_the_model_comes_back_with_what_it_was_trained_on(folder: Path) -> None:
     found = open_run(folder)
-    accuracy = found.inputs.task.evaluate(found.model).accuracy
+    accuracy = found.inputs.task.evaluate(found.model).score
     assert found.result is not None
     assert accuracy == found.result["accuracy"]
     features, labels = found.inputs.clients.samples()

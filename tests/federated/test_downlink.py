@@ -189,7 +189,7 @@ def accuracy_after_twenty_rounds(downlink: DownlinkFormat) -> float:
     progress = simulation.start()
     for _ in range(20):
         progress = stepped(simulation, progress)
-    return simulation.task.evaluate(progress.model).accuracy
+    return simulation.task.evaluate(progress.model).score
 
 
 @pytest.mark.parametrize("downlink", ["float16", "bfloat16", "int8"])

@@ -48,7 +48,7 @@ from sottovoce.protocol.client import PrivatizationRequest
 from sottovoce.protocol.message import open_sealed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.inputs import load_inputs, task_of
+from sottovoce.runs.inputs import load_inputs, task_and_data
 from sottovoce.runs.loading import parse
 from sottovoce.runs.resolve import resolve
 from sottovoce.runs.runner import run
@@ -119,7 +119,7 @@ CASES: dict[str, dict[str, Any]] = {
         "algorithm": {**LOCAL_STEPS, "budget_penalty": True},
     },
     "int8 downlink": {"runtime": {**ALONE, "downlink": "int8"}},
-    "mlp": {"model": {"kind": "mlp", "hidden_units": 5}},
+    "a trained head": {"model": {"kind": "mlp", "hidden_units": 5, "trainable": ["2.*"]}},
     "sampled clients": {"sampling": {"kind": "fixed_size", "size": 2}},
     "shards": {
         "data": {
@@ -251,6 +251,12 @@ def test_the_order_in_hand_is_answered(order: Order, site: Site) -> None:
     assert charges(site) == 1
 
 
+def test_a_site_with_other_frozen_weights_refuses_the_order(order: Order, site: Site) -> None:
+    with pytest.raises(ConfigError, match="frozen parameters or buffers of the model are not"):
+        compute(dataclasses.replace(order, frozen="0" * 16), site)
+    assert charges(site) == 0
+
+
 # -- what an order must not make a site do ---------------------------------------------------------
 
 
@@ -262,11 +268,12 @@ def test_a_factory_of_the_servers_choice_is_neither_imported_nor_called(
     order: Order, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hostile = changed(order, model=None)
-    hostile = changed(hostile, model={"kind": "module", "factory": "os:getcwd", "arguments": {}})
+    factory = {"kind": "module", "factory": "os:getcwd", "arguments": {}}
     monkeypatch.setattr(importlib, "import_module", forbidden)
     monkeypatch.setattr(site_training, "load_data", forbidden)
-    with pytest.raises(PolicyError, match=r"'os:getcwd' is not allowed; .* 'factories'"):
-        compute(hostile, site)
+    for model in (factory, {"kind": "linear", "loss": "os:getcwd"}):
+        with pytest.raises(PolicyError, match=r"'os:getcwd' is not allowed; .* 'factories'"):
+            compute(changed(hostile, model=model), site)
     assert charges(site) == 0
 
 
@@ -700,7 +707,7 @@ def _by_hand(order: Order, given: RunSpec, folder: Path, kind: str) -> bytes:
         SeededRandomness(spec.seed).generator("test split"),
         csv=spec.data.csv.options() if spec.data.csv else None,
     )
-    task = task_of(spec, data, SeededRandomness(spec.seed))
+    task, _ = task_and_data(spec, data, SeededRandomness(spec.seed))
     client = ClientData(
         name="ada", features=torch.from_numpy(features), labels=torch.from_numpy(labels)
     )

@@ -194,8 +194,9 @@ def test_a_regression_is_known_as_one(stored: Path, tmp_path: Path) -> None:
     features = np.random.default_rng(0).normal(size=(60, 4))
     spec = small_spec(rounds=2, data={"dataset": "digits", "clients": 4})
     simulate(spec, data=(features, 0.3 * features[:, 0] + 0.1), out=tmp_path / "run")
-    assert run_data(tmp_path / "run")["regression"]
-    assert not run_data(stored)["regression"]
+    figures = run_data(tmp_path / "run")["figures"]
+    assert list(figures["metrics"]) == ["R-squared", "mean absolute error"]
+    assert run_data(stored)["figures"]["score"] == "accuracy"
     assert "mean absolute error" in render(report_of([tmp_path / "run"]))
     assert "mean absolute error" not in render(report_of([stored]))
 

@@ -109,9 +109,9 @@ def test_numbers_to_predict_are_not_scored_as_classes_and_every_round_is_told(
     assert len(rounds) == len(run.rounds)
     tracker.close.assert_called_once_with(finished=True)
     for shown in (str(run), run._repr_html_(), capsys.readouterr().err):
-        assert "1 - mean absolute error" in shown
+        assert "R-squared" in shown
         assert "accuracy" not in shown
-    assert run.to_dict()["score"] == run.score == "1 - mean absolute error"
+    assert run.to_dict()["score"] == run.score == "R-squared"
 
 
 def test_a_run_shows_itself(run: sottovoce.Run) -> None:

@@ -125,7 +125,9 @@ def test_a_run_that_diverges_says_so_in_result_and_report_and_keeps_its_last_mod
     spec = client_spec(LOCAL_STEPS, checkpoint_every=1)
     losses = iter([0.5, 0.4, math.nan, math.nan])
     monkeypatch.setattr(
-        Task, "evaluate", lambda *_: Evaluation(accuracy=0.5, loss=next(losses, math.nan))
+        Task,
+        "evaluate",
+        lambda *_: Evaluation(metrics={"accuracy": 0.5}, loss=next(losses, math.nan)),
     )
     with pytest.raises(ConfigError, match="the model diverged in round 3"):
         run(spec, tmp_path / "run")

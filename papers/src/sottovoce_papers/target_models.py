@@ -16,7 +16,7 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.planning.calibrate import CalibrationTarget, calibrate_cached
 from sottovoce.runs.build import build
-from sottovoce.runs.inputs import load_data, load_inputs, task_of
+from sottovoce.runs.inputs import load_data, load_inputs, task_and_data
 from sottovoce.runs.loading import override, parse
 from sottovoce.runs.resolve import resolve
 from sottovoce.runs.spec import RunSpec
@@ -63,7 +63,7 @@ def target_model(
         model=model,
         task=task,
         data=load_data(spec, SeededRandomness(spec.seed)),
-        accuracy=task.evaluate(model).accuracy,
+        accuracy=task.evaluate(model).score,
         learning_rate=rate,
     )
 
@@ -73,7 +73,7 @@ def untrained(base: Mapping[str, Any]) -> tuple[Task, Dataset]:
     spec = _spec(base, MechanismAtBudget(mechanism=NO_PRIVACY, epsilon=None), 1.0, seed=1)
     schedule = SeededRandomness(spec.seed)
     data = load_data(spec, schedule)
-    return task_of(spec, data, schedule), data
+    return task_and_data(spec, data, schedule)
 
 
 def untrained_target(base: Mapping[str, Any]) -> TargetModel:
@@ -84,7 +84,7 @@ def untrained_target(base: Mapping[str, Any]) -> TargetModel:
         model=model,
         task=task,
         data=data,
-        accuracy=task.evaluate(model).accuracy,
+        accuracy=task.evaluate(model).score,
         learning_rate=0.0,
     )
 
@@ -97,7 +97,7 @@ def _best_rate(
     accuracies = []
     for rate in rates:
         task, model = _train(_spec(held_out, compared, rate, seed=_TUNING_SEED))
-        accuracies.append(task.evaluate(model).accuracy)
+        accuracies.append(task.evaluate(model).score)
     return rates[max(range(len(rates)), key=accuracies.__getitem__)]
 
 

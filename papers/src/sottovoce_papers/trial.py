@@ -41,7 +41,7 @@ def trial(spec: RunSpec, *, on_round: OnRound | None = None) -> dict[str, Any]:
         if on_round:
             on_round(rows[-1])
     seconds = time.perf_counter() - started
-    result = result_of(resolved, training, rows, progress, halted)
+    result = _with_published_score(result_of(resolved, training, rows, progress, halted))
     asked = sum(row["clients_asked"] for row in rows)
     return {
         **{key: value for key, value in result.items() if key != "clients"},
@@ -50,10 +50,16 @@ def trial(spec: RunSpec, *, on_round: OnRound | None = None) -> dict[str, Any]:
         "clients_per_second": asked / seconds if seconds else math.nan,
         "curve": [
             {key: row[key] for key in ("round", "accuracy", "loss", "epsilon")}
-            for row in rows
+            for row in map(_with_published_score, rows)
             if row["accuracy"] is not None
         ],
     }
+
+
+def _with_published_score(row: dict[str, Any]) -> dict[str, Any]:
+    """Return figures in which a regression has 1 - mean absolute error, as papers print it."""
+    error = row.get("metrics", {}).get("mean absolute error")
+    return row if error is None else {**row, "accuracy": 1.0 - error}
 
 
 def _evaluated_rounds(rounds: int) -> frozenset[int]:

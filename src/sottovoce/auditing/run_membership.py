@@ -42,7 +42,7 @@ from sottovoce.core.errors import DataError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.learning.datasets import Dataset
 from sottovoce.runs.folder import MEMBERSHIP_NAME
-from sottovoce.runs.inputs import device_of, task_of
+from sottovoce.runs.inputs import device_of, task_and_data
 from sottovoce.runs.spec import RunSpec
 from sottovoce.runs.stacked_runs import train_many
 
@@ -310,14 +310,14 @@ def _build_context(
     shadows = shadow_models(recipe, run.folder / SHADOWS, on_step)
     task = run.inputs.task
     if plan.device is not None:  # The attacks run on the device of the shadow models.
-        task = task_of(spec, run.data, SeededRandomness(spec.seed))
-    features = np.array(pool.train_features[chosen.rows], dtype=np.float32)
+        task, _ = task_and_data(spec, run.data, SeededRandomness(spec.seed))
+    features = task.inputs(pool.train_features[chosen.rows])
     return AttackContext(
         task=task,
         shadows=shadows,
         trained_on=masks,
         targets=run.model[None],
-        features=torch.from_numpy(features).to(task.device),
+        features=features,
         labels=torch.from_numpy(pool.train_labels[chosen.rows]).to(task.device),
     )
 

@@ -129,7 +129,7 @@ def _check_before(
 
     _, colon, path = spec.data.dataset.partition(":")
     elsewhere = bool(colon) and not Path(path).is_absolute()  # as older versions wrote it
-    if spec.model.user_factory is not None or elsewhere:
+    if spec.model.user_functions or elsewhere:
         return
     if datasets.where_found(spec.data.dataset) is None:
         return

@@ -63,6 +63,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     """Return the names and texts of the six lines."""
     from sottovoce.reporting.statement import statement_of
     from sottovoce.runs.record import read_record
+    from sottovoce.runs.site_counts import figures_note
     from sottovoce.runs.statistics import evaluation_text
 
     record = read_record(folder)  # The run has just written it.
@@ -74,7 +75,6 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         why += f"; chosen by 'auto': {result['mechanism_choice']}"
     bits = result["bits_per_coordinate"]
     size = "1 bit" if bits == 1 else f"{bits:.3g} bits"
-    score = result.get("score", "accuracy")
     averaged = result.get("accuracy_averaged")
     average = "" if averaged is None else f" (averaged model: {averaged:.4f})"
     privately = f"{found} (private); " if (found := evaluation_text(result)) else ""
@@ -86,7 +86,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         ),
         (
             "model",
-            f"{score} {result['accuracy']:.4f}{average}, loss {result['loss']:.4g} on test data; "
+            f"{figures_note(result, 4)}{average}, loss {result['loss']:.4g} on test data; "
             f"{privately}{result['dimension']:,} parameters",
         ),
         ("protected", statement.protected),

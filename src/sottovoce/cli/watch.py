@@ -96,10 +96,12 @@ def line(state: Mapping[str, Any]) -> str:
     Args:
         state: The state, as `live.describe` returns it.
     """
+    from sottovoce.runs.site_counts import figures_note
+
     of = f" of {state['rounds']}" if state["rounds"] else ""
     parts = [f"round {state['rounds_done']}{of}"]
     if state["accuracy"] is not None:
-        parts.append(f"{state['score']} {state['accuracy']:.3f}")
+        parts.append(figures_note(state, 3))
     if state["loss"] is not None:
         parts.append(f"loss {state['loss']:.4g}")
     if state.get("private_evaluation"):
@@ -161,6 +163,8 @@ def _fields(
 ) -> "list[tuple[str, RenderableType]]":
     from rich.text import Text
 
+    from sottovoce.runs.site_counts import figures_of
+
     found: list[tuple[str, RenderableType]] = []
     if state["rounds"]:
         found.append(("rounds", _bar(state["rounds_done"], state["rounds"], "cyan")))
@@ -168,7 +172,9 @@ def _fields(
         found.append(("speed", _speed(state)))
     if state["accuracy"] is not None:
         curve = Text(sparkline(accuracies), style="cyan")
-        found.append((state["score"], Text.assemble(f"{state['accuracy']:.3f}  ", curve)))
+        first, *others = figures_of(state).items()
+        found.append((first[0], Text.assemble(f"{first[1]:.3f}  ", curve)))
+        found += [(name, f"{value:.3f}") for name, value in others]
     if state["loss"] is not None:
         found.append(("loss", f"{state['loss']:.4g}"))
     if state.get("private_evaluation"):

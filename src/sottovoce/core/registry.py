@@ -67,6 +67,7 @@ _IN_PAPERS: Mapping[str, tuple[str, ...]] = {
         "cifar10",
         "femnist",
         "gefcom_wind",
+        "gefcom_wind-farms",
         "medical_mnist",
         "medmnist:",
         "pneumonia_mnist",

@@ -35,7 +35,7 @@ from sottovoce.federated.algorithms.algorithm import (
 from sottovoce.federated.cohorts import SAMPLINGS
 from sottovoce.federated.rounds import compute_finite_uplinks
 from sottovoce.learning import datasets, models
-from sottovoce.learning.clients import ClientData
+from sottovoce.learning.clients import ClientData, as_inputs
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.features import FEATURES, files_of
 from sottovoce.learning.models.modules import select_trainable, trainable_parameters
@@ -227,12 +227,12 @@ def _channel(spec: RunSpec, num_clients: int) -> Channel:
 def _check_harmless(spec: RunSpec, site: Site) -> None:
     """Raise PolicyError if an order would make the site read files or call code of its choice."""
     check_federation(spec)
-    factory = spec.model.user_factory
-    if factory is not None and factory not in site.factories:
-        raise PolicyError(
-            f"the model factory '{factory}' is not allowed; ask the site to add it to 'factories' "
-            "of its file"
-        )
+    for key, path in spec.model.user_functions.items():
+        if path not in site.factories:
+            raise PolicyError(
+                f"the model {key} '{path}' is not allowed; ask the site to add it to 'factories' "
+                "of its file"
+            )
     for register, kinds in (
         (models.MODELS, [spec.model.kind]),
         (FEATURES, [step.kind for step in spec.features]),
@@ -314,6 +314,7 @@ def _on_own_records(spec: RunSpec, order: Order, site: Site) -> RunSpec:
 
 def _without_server_side(spec: RunSpec) -> RunSpec:
     """Return the spec without what only the server computes, which needs no records."""
+    spec = spec.model_copy(update={"model": spec.model.model_copy(update={"metric": None})})
     if ALGORITHMS.find_ours(spec.algorithm.kind) is None:
         return spec  # a plug-in is refused later, and not imported before
     return with_section(spec, section_of(spec).at_site())
@@ -369,7 +370,7 @@ def _client(inputs: Inputs, name: str, own: Dataset | None) -> ClientData:
     if own is None:
         return inputs.clients[inputs.clients.names.index(name)]
     # A site evaluates no model, so records that a loader holds out for testing are used as well.
-    features = np.concatenate([own.train_features, own.test_features]).astype(np.float32)
+    features = as_inputs(np.concatenate([own.train_features, own.test_features]))
     labels = np.concatenate([own.train_labels, own.test_labels])
     declared = inputs.spec.data.sites[name]
     if inputs.algorithm.unit is Unit.SAMPLE and len(labels) != declared:
@@ -382,6 +383,4 @@ def _client(inputs: Inputs, name: str, own: Dataset | None) -> ClientData:
             f"'data.sites' says that '{name}' has {declared} records, which is wrong; at sample "
             "level the number is public and must be right. Ask the site, whose log has it"
         )
-    return ClientData(
-        name=name, features=torch.from_numpy(features), labels=torch.from_numpy(labels)
-    )
+    return ClientData(name=name, features=features, labels=torch.from_numpy(labels))

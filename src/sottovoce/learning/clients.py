@@ -403,7 +403,7 @@ class Clients(Sequence[ClientData]):
         """Return features and labels of all clients, one client after the other.
 
         Returns:
-            (features, labels): the features as float32, one row for each sample.
+            (features, labels): the features as float32 or int64, one row for each sample.
         """
         return self._read(self.rows)
 
@@ -421,7 +421,7 @@ class Clients(Sequence[ClientData]):
         # Products of matrices may depend on alignment, so it must be one that copies have, too.
         if isinstance(features, Tensor):
             if features.data_ptr() % _ALIGNMENT == 0:
-                return features.float(), self._labels_on_device[part]
+                return to_single(features), self._labels_on_device[part]
         elif _is_like_new(features):
             return torch.from_numpy(features), torch.from_numpy(self._labels[rows])
         return self._read(rows)
@@ -452,8 +452,10 @@ class Clients(Sequence[ClientData]):
         if isinstance(self._features, Tensor):
             places = torch.from_numpy(rows).to(self._features.device, non_blocking=True)
             features = self._features.index_select(0, places)
-            return features.float(), self._labels_on_device.index_select(0, places)
+            return to_single(features), self._labels_on_device.index_select(0, places)
         labels = torch.from_numpy(self._labels[rows])
+        if self._features.dtype == np.int64:
+            return as_inputs(self._features[rows]), labels
         return torch.from_numpy(select_singles(self._features, rows)), labels
 
 
@@ -491,6 +493,17 @@ def _is_like_new(array: NDArray[Any]) -> bool:
     """Return whether an array is float32, writable, contiguous and as aligned as any new one."""
     address = array.__array_interface__["data"][0]
     return array.dtype == np.float32 and array.flags.carray and address % _NUMPY_ALIGNMENT == 0
+
+
+def as_inputs(features: Any) -> Tensor:
+    """Return features as a new tensor on the CPU: int64 stays as it is, all else is float32."""
+    kept = np.int64 if features.dtype == np.int64 else np.float32
+    return torch.from_numpy(np.array(features, dtype=kept))
+
+
+def to_single(features: Tensor) -> Tensor:
+    """Return features as float32, or unchanged if they are int64."""
+    return features if features.dtype == torch.int64 else features.float()
 
 
 def samples_of(clients: Sequence[ClientData]) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,8 @@
 """Arrays and functions of this process that a spec refers to by a label.
 
-The objects of `data.dataset = "memory:LABEL"` and `model.kind = "in_memory"` are found inside a
-block `with provide_objects(...)`, and after it as long as some code holds a reference to them.
+The objects of `data.dataset = "memory:LABEL"`, `model.loss = "memory:LABEL"`, `model.metric` and
+`model.kind = "in_memory"` are found inside a block `with provide_objects(...)`, and after it as
+long as some code holds a reference to them.
 Another process does not have the objects and raises an error.
 """
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
-Kind = Literal["data", "model"]
+Kind = Literal["data", "model", "loss", "metric"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
@@ -20,7 +21,8 @@ class InMemoryObject:
     """An object of this process that a spec refers to by its label.
 
     Attributes:
-        kind: "data" for arrays, "model" for a function that creates a module.
+        kind: "data" for arrays, "model" for a function that creates a module, "loss" and "metric"
+            for functions of outputs and labels.
         label: The label in the spec, as in `data.dataset = "memory:LABEL"`.
         value: The object.
         clients: For data, the names of the clients if each gave its own; otherwise ().

@@ -5,18 +5,17 @@ Models are passed as flat float64 vectors; torch computes in float32, on the tas
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy, mse_loss
 
 from sottovoce.core.domains import Floats, Vector
 from sottovoce.core.errors import ParameterError
@@ -27,6 +26,7 @@ from sottovoce.learning.clients import (
     DenseRows,
     OuterRows,
     Rows,
+    as_inputs,
     have_one_sample,
     names_of,
     samples_of,
@@ -48,8 +48,10 @@ from sottovoce.learning.models.modules import (
     FlatLinear,
     check_module,
     draws_random_numbers,
+    logits_of,
     trainable_parameters,
 )
+from sottovoce.learning.objectives import Kind, Objective
 from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings
 from sottovoce.learning.stacked_models import ModuleOrder, StackForm
 from sottovoce.mechanisms.kernels import cuda
@@ -63,26 +65,28 @@ _DIGESTED_ROWS = 1000
 _KEPT_BYTES = 1 << 28
 _ROWS_OF_OPTIMIZER = 5  # Its state for a model, at most three rows, and copies in a step.
 
-Objective = Literal["classification", "regression"]
-# The name under which `Evaluation.accuracy` is printed.
-SCORES: dict[Objective, str] = {
-    "classification": "accuracy",
-    "regression": "1 - mean absolute error",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """Performance on the held-out test data.
 
     Attributes:
-        accuracy: The fraction of correct labels; for a regression, 1 - the mean absolute error.
-        loss: The mean over samples of the cross-entropy (in nats); for a regression, of the squared
-            error, averaged over the outputs.
+        metrics: The figures by name, the most important one first.
+        loss: The mean over samples of the objective's loss, such as the cross-entropy (in nats).
     """
 
-    accuracy: float
+    metrics: Mapping[str, float]
     loss: float
+
+    @property
+    def score_name(self) -> str:
+        """The name of the most important figure, such as "accuracy" or "R-squared"."""
+        return next(iter(self.metrics))
+
+    @property
+    def score(self) -> float:
+        """The most important figure: the fraction of correct labels, or R-squared."""
+        return self.metrics[self.score_name]
 
 
 class Task:
@@ -93,8 +97,8 @@ class Task:
         test_features: Features of the test data, one row for each sample.
         test_labels: Labels of the test data: classes, or for a regression a row of targets for each
             sample.
-        objective: "classification" (cross-entropy loss) or "regression" (squared loss, averaged
-            over the outputs).
+        objective: The loss and the figures of an evaluation, or what the labels are:
+            "classification" (cross-entropy loss), "regression" (squared loss) or another kind.
         device: The torch device to compute on.
         one_by_one: Whether clients are always trained one after the other, never many at once.
 
@@ -103,7 +107,7 @@ class Task:
 
     Attributes:
         device: The torch device to compute on.
-        objective: "classification" or "regression".
+        objective: What the labels are, such as "classification" or "regression".
     """
 
     def __init__(
@@ -112,15 +116,20 @@ class Task:
         test_features: Tensor | NDArray[Any],
         test_labels: Tensor,
         *,
-        objective: Objective = "classification",
+        objective: Objective | Kind = "classification",
         device: str = "cpu",
         one_by_one: bool = False,
     ) -> None:
         check_module(module)
         self.device = torch.device(device)
-        self.objective: Objective = objective
+        if not isinstance(objective, Objective):
+            objective = Objective(kind=objective)
+        self._objective = objective
+        self.objective: Kind = objective.kind
         trained = trainable_parameters(module)
         self._shapes = {name: p.shape for name, p in trained.items()}
+        # Frozen parameters count for the memory of a step, as a measure of what layers hold.
+        self._num_parameters = sum(one.numel() for one in module.parameters())
         self._all_trained = len(trained) == len(list(module.parameters()))
         self._chain = chain_of(module, test_features.shape[1:])
         self._module = module.to(self.device)
@@ -181,6 +190,11 @@ class Task:
         """Whether the module is a chain of known layers, in which no sample influences another."""
         return self._chain is not None
 
+    @property
+    def has_softmax(self) -> bool:
+        """Whether the loss is the cross-entropy of one class for each sample."""
+        return self._objective.is_softmax
+
     def test_samples(self, count: int) -> Tensor:
         """Return the features of the first samples of the test data.
 
@@ -191,6 +205,18 @@ class Task:
             One row for each sample, on the task's device.
         """
         return self._features(self._test_features[:count])
+
+    def inputs(self, features: NDArray[Any]) -> Tensor:
+        """Return features as the model takes them, on the task's device.
+
+        Args:
+            features: One row for each sample; whole numbers only if the model takes them.
+
+        Returns:
+            A tensor of int64 or float32, of the type of the test data.
+        """
+        whole = self._test_features.dtype in (torch.int64, np.int64)
+        return self._features(features if whole else np.asarray(features, dtype=np.float32))
 
     def test_digest(self, *, features: bool) -> str:
         """Return a digest that identifies the test data, as `Clients.digest` does training data.
@@ -213,44 +239,55 @@ class Task:
     # -- what the model does ---------------------------------------------------------------
 
     def evaluate(self, model: Floats) -> Evaluation:
-        """Return loss and accuracy of a model on the test data.
+        """Return loss and other figures of a model on the test data.
 
         Args:
             model: A flat model.
 
         Returns:
-            Both, averaged over the test data.
+            All figures, over the whole test data.
         """
         parameters = self._unflatten(self.tensor(model))
-        totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+        totals = []
         with torch.no_grad(), self.evaluating():
             for start in range(0, len(self._test_labels), _EVALUATED_TOGETHER):
                 part = slice(start, start + _EVALUATED_TOGETHER)
                 labels = self._test_labels[part]
                 outputs = self._outputs(parameters, self._features(self._test_features[part]))
-                losses, scores = self._losses(outputs, labels), self._scores(outputs, labels)
-                totals += torch.stack([losses.double().sum(), scores.double().sum()])
-        loss, score = totals.tolist()
-        count = len(self._test_labels)
-        return Evaluation(accuracy=score / count, loss=loss / count)
+                losses = self._losses(outputs, labels).double().sum()
+                totals.append(torch.cat([losses[None], self._objective.totals(outputs, labels)]))
+        loss, *_ = sums = torch.stack(totals).sum(dim=0).cpu()
+        labels = self._test_labels.cpu()
+        figures = self._objective.figures(sums[1:], labels)
+        return Evaluation(metrics=figures, loss=float(loss) / len(labels))
+
+    def check_objective(self) -> None:
+        """Refuse labels, losses and metrics that do not fit the model's outputs, by a trial.
+
+        Raises:
+            ParameterError: They do not fit; the message says what does.
+        """
+        samples, labels = self.test_samples(2), self._test_labels[:2]
+        if len(labels) == 1:
+            samples, labels = torch.cat([samples, samples]), torch.cat([labels, labels])
+        with torch.no_grad():
+            outputs = self.outputs(self.tensor(self.initial_model()), samples)
+        self._objective.check(outputs, labels)
 
     @property
     def num_test_samples(self) -> int:
         """The number of samples of the test data."""
         return len(self._test_labels)
 
-    def trivial_score(self) -> float:
+    def trivial_score(self) -> float | None:
         """Return the score of the best constant answer on the test data.
 
         Returns:
-            For classification the share of the most frequent class, for regression the score of
-            the mean of the targets.
+            The most important figure of an evaluation: for classification the share of the most
+            frequent class, for regression the R-squared of the mean, which is 0. None for a metric
+            of the user.
         """
-        labels = self._test_labels
-        if self.objective == "classification":
-            _, counts = torch.unique(labels, return_counts=True)
-            return float(counts.max()) / labels.numel()
-        return 1.0 - float((labels - labels.mean(dim=0)).abs().mean())
+        return self._objective.trivial_score(self._test_labels)
 
     def evaluate_clients(
         self, model: Floats, clients: Sequence[ClientData]
@@ -262,20 +299,21 @@ class Task:
             clients: The clients.
 
         Returns:
-            The mean losses and the mean scores, as `Evaluation` has them: two float64 tensors with
-            one entry for each client. They are NaN for a client without records.
+            The mean losses and the mean scores (the share of correct labels, for a regression 1 -
+            the mean absolute error): two float64 tensors with one entry for each client. They are
+            NaN for a client without records.
         """
         parameters = self._unflatten(self.tensor(model))
         features, labels = self._samples(clients)
         sizes = torch.tensor(sizes_of(clients), device=self.device)
         owners = torch.repeat_interleave(sizes)
         totals = torch.zeros(2, len(clients), dtype=torch.float64, device=self.device)
-        with torch.no_grad():
+        with torch.no_grad(), self.evaluating():
             for start in range(0, len(labels), _EVALUATED_TOGETHER):
                 part = slice(start, start + _EVALUATED_TOGETHER)
                 outputs = self._outputs(parameters, features[part])
                 losses = self._losses(outputs, labels[part])
-                scores = self._scores(outputs, labels[part])
+                scores = self._objective.scores(outputs, labels[part])
                 found = torch.stack([losses.double(), scores.double()])
                 totals.index_add_(1, owners[part], found)
         losses, scores = totals / sizes
@@ -522,7 +560,7 @@ class Task:
             At least one.
         """
         rows = 5 + (_ROWS_OF_OPTIMIZER if keeps_state else 0)
-        return self._chunk_rows(rows * self.dimension + width * self.elements_in_layers)
+        return self._chunk_rows(rows * self._num_parameters + width * self.elements_in_layers)
 
     @property
     def elements_in_layers(self) -> int:
@@ -603,7 +641,7 @@ class Task:
     @cached_property
     def _linear(self) -> nn.Linear | None:
         """The layer, if the whole model is one linear layer and the task a classification."""
-        if self.objective != "classification" or not self._all_trained:
+        if not self._objective.is_softmax or not self._all_trained:
             return None
         # Exactly these types, because any other module may do more than apply its layers.
         layers = [self._module]
@@ -623,7 +661,7 @@ class Task:
     def elements_per_sample(self) -> int:
         """How many numbers computing one sample's gradient for one model holds in memory."""
         if self._chain is None or self._linear is not None:
-            return self.dimension
+            return self._num_parameters
         return max(self.dimension, self._chain.elements_per_sample)
 
     def _gradients(self, model: Floats, features: Tensor, labels: Tensor) -> Rows:
@@ -655,25 +693,10 @@ class Task:
 
     def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each sample."""
-        if self.objective == "classification":
-            return cross_entropy(outputs, labels, reduction="none")
-        if labels.shape != outputs.shape or outputs.ndim < 2:  # Else samples would be mixed.
-            raise ParameterError(
-                f"targets of shape {tuple(labels.shape)} do not fit outputs of shape "
-                f"{tuple(outputs.shape)}; targets and the model's outputs must both have a row for "
-                "each sample, with one target for each output"
-            )
-        return mse_loss(outputs, labels, reduction="none").mean(dim=-1)
-
-    def _scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the score of each sample."""
-        if self.objective == "classification":
-            return outputs.argmax(dim=1) == labels
-        return 1.0 - (outputs - labels).abs().mean(dim=-1)
+        return self._objective.losses(outputs, labels)
 
     def _outputs(self, parameters: dict[str, Tensor], features: Tensor) -> Tensor:
-        outputs: Tensor = functional_call(self._module, parameters, (features,))
-        return outputs
+        return logits_of(functional_call(self._module, parameters, (features,)))
 
     def _samples(self, clients: Sequence[ClientData]) -> tuple[Tensor, Tensor]:
         """Return features and labels of all clients on the device; they must not be written to."""
@@ -684,15 +707,14 @@ class Task:
         return features.to(self.device), labels.to(self.device)
 
     def _place_test_features(self, features: Tensor | NDArray[Any]) -> Tensor | NDArray[Any]:
-        """Move test features to the device as float32 if they fit, because they are used often."""
+        """Move test features to the device if they fit, because they are used often."""
         if self.device.type == "cuda" or 4 * math.prod(features.shape) <= _KEPT_BYTES:
             return self._features(features)
         return features
 
     def _features(self, features: Tensor | NDArray[Any]) -> Tensor:
         if not isinstance(features, Tensor):
-            # A copy, because torch warns of arrays that are mapped from disk and read-only.
-            features = torch.from_numpy(np.array(features, dtype=np.float32))
+            features = as_inputs(features)
         return features.to(self.device)
 
     def _unflatten(self, flat: Tensor) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from sottovoce.runs.accounts import accounts_of
 from sottovoce.runs.folder import ATTRIBUTES_NAME, AUDIT_NAME, MEMBERSHIP_NAME, RECONSTRUCTION_NAME
 from sottovoce.runs.loading import toml_text
 from sottovoce.runs.record import RunRecord, read_finding, read_record
+from sottovoce.runs.site_counts import figures_of
 
 # A table for the report: title, verdict, alarm (is it a violation?), columns, rows, notes.
 Finding = dict[str, Any]
@@ -151,6 +152,7 @@ _MUST_AGREE = {
     "level": "unit that is protected",
     "adjacency": "adjacency",
     "delta": "delta",
+    "score": "figure of the test data",
 }
 
 
@@ -287,7 +289,6 @@ def run_data(folder: Path) -> dict[str, Any]:
         "statement": statement_of(record, accounts["epsilon"], accounts["clients"]).sentences(),
         "facts": facts(record, accounts),
         "simulated_because": simulated_because(record),
-        "regression": record.header.get("objective") == "regression",
         "on_one_machine": spec.runtime.backend != "flower",
         "has_sites": record.has_sites,
         "figures": _figures(record, accounts),
@@ -337,6 +338,8 @@ def _figures(record: RunRecord, accounts: Mapping[str, Any]) -> dict[str, Any]:
     }
     return {
         "accuracy": last.get("accuracy"),
+        "score": last.get("score", "accuracy"),
+        "metrics": figures_of(last) if last else {},
         "loss": last.get("loss"),
         "epsilon": accounts["epsilon"],
         "budget": accounts["budget"],

@@ -69,7 +69,7 @@ def training_figures(run: Run, identity: str) -> list[Figure]:
         identity: The beginning of the figures' ids.
     """
     found = []
-    score = "1 - mean absolute error" if run["regression"] else "accuracy"
+    score = run["figures"]["score"]
     for key, name in (("accuracy", score), ("loss", "loss")):
         lines = [line for line in [_measured(run, name, key)] if line.x]
         if lines:
@@ -200,8 +200,9 @@ def comparison_figures(runs: Sequence[Run], comparison: Mapping[str, Any]) -> li
         )
         if (figure := _frontier_figure(runs, key, x_label, comparison))
     ]
+    score = _common_score(runs)
     kinds: list[tuple[str, str, Quantity]] = [
-        ("accuracy", "Test accuracy by round", "number"),
+        ("accuracy", f"Test {score} by round", "number"),
         ("epsilon", "Epsilon by round, smallest bound", "epsilon"),
     ]
     for key, title, quantity in kinds:
@@ -213,6 +214,12 @@ def comparison_figures(runs: Sequence[Run], comparison: Mapping[str, Any]) -> li
     return found
 
 
+def _common_score(runs: Sequence[Run]) -> str:
+    """Return the name of the runs' most important figure, or "score" if they have several."""
+    names = {str(run["figures"]["score"]) for run in runs}
+    return names.pop() if len(names) == 1 else "score"
+
+
 def _frontier_figure(
     runs: Sequence[Run], key: str, x_label: str, comparison: Mapping[str, Any]
 ) -> Figure | None:
@@ -222,11 +229,11 @@ def _frontier_figure(
     if not placed:
         return None
     costs = [run["figures"][key] for run in placed]
-    comparable = not comparison["obstacles"]
+    comparable, score = not comparison["obstacles"], _common_score(runs)
     chart = ScatterChart(
-        title=f"Accuracy against {x_label}",
+        title=f"{score[0].upper()}{score[1:]} against {x_label}",
         x_label=x_label,
-        y_label="test accuracy",
+        y_label=f"test {score}",
         series=[
             Series(name=run["label"], x=[cost], y=[run["figures"]["accuracy"]])
             for run, cost in zip(placed, costs, strict=True)
@@ -242,7 +249,7 @@ def _frontier_figure(
         apart_pixels=0,
     )
     caption = (
-        "Up and to the left is better. Dashed: the best accuracy at this cost or less."
+        f"Up and to the left is better. Dashed: the best {score} at this cost or less."
         if comparable
         else "No frontier is drawn: these runs have different guarantees."
     )

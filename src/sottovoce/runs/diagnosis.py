@@ -25,6 +25,12 @@ _CONFIDENCE = 2.0  # Standard errors by which two accuracies must differ.
 _ROUNDING_MATTERS = 1.2  # Noise of a mechanism over that of Gaussian noise of the same budget.
 _NOISE_MATTERS = 0.3  # Noise over signal in one round.
 _SHORT = 0.3  # Signal over clip norm.
+# The best constant answer by the name of the score.
+_CONSTANTS = {
+    "R-squared": "the mean",
+    "label accuracy": "the more frequent value of each label",
+    "token accuracy": "the most frequent token",
+}
 _FEWEST_ROUNDS = 8  # For a trend of the accuracy.
 
 
@@ -176,7 +182,8 @@ def diagnose(
     """
     run = _Run(spec=spec, result=result, facts=facts, rows=rows)
     margin = 0.0 if run.score != "accuracy" else _CONFIDENCE * run.standard_error
-    at_chance = result["accuracy"] <= facts["trivial_score"] + margin
+    trivial = facts["trivial_score"]
+    at_chance = trivial is not None and result["accuracy"] <= trivial + margin
     ranked = sorted(_suggestions(run), key=lambda one: one[0])
     return AccuracyDiagnosis(
         at_chance=at_chance,
@@ -188,12 +195,15 @@ def diagnose(
 
 
 def _findings(run: _Run, *, at_chance: bool) -> Iterator[str]:
-    constant = "the most frequent class" if run.score == "accuracy" else "the mean"
-    yield (
-        f"{'The model is at chance level: ' if at_chance else ''}{run.score} "
-        f"{run.result['accuracy']:.3f}; always answering {constant} of the test data has "
-        f"{run.facts['trivial_score']:.3f}."
-    )
+    found = f"{run.score} {run.result['accuracy']:.3f}"
+    if run.facts["trivial_score"] is None:
+        yield f"{found}."
+    else:
+        constant = _CONSTANTS.get(run.score, "the most frequent class")
+        yield (
+            f"{'The model is at chance level: ' if at_chance else ''}{found}; always answering "
+            f"{constant} of the test data has {run.facts['trivial_score']:.3f}."
+        )
     signal, norm = run.signal, run.facts["update_norm"]
     if signal is not None and run.noise:
         clip = _fixed_clip(run)
@@ -243,7 +253,7 @@ def _from_the_curve(run: _Run) -> Iterator[tuple[tuple[int, float], Suggestion]]
         return
     *_, before, last = run.quarters
     least = max(0.01, run.standard_error)  # All rounds are tested on the same data.
-    if max(run.quarters) < run.facts["trivial_score"] + least:
+    if max(run.quarters) < (run.facts["trivial_score"] or 0.0) + least:
         return  # A model that has learned nothing moves up and down by chance.
     rate = run.spec.algorithm.parameters.get("server_learning_rate")
     if last - before > least and isinstance(rate, float):

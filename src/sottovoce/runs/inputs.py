@@ -6,19 +6,20 @@ once; what is drawn at random, such as a test split, belongs to a seed.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import SteppedBall
-from sottovoce.core.errors import ConfigError
+from sottovoce.core.errors import ConfigError, DataError, ParameterError
 from sottovoce.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.core.sections import section_from
 from sottovoce.federated.algorithms.algorithm import (
@@ -30,11 +31,12 @@ from sottovoce.federated.algorithms.algorithm import (
     Facts,
     PublicRows,
 )
-from sottovoce.learning import datasets, features, models, partition
+from sottovoce.learning import datasets, features, in_memory, models, partition
 from sottovoce.learning.clients import Clients, RemoteClients, client_name
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.features import FeatureStep, files_of
 from sottovoce.learning.models.modules import select_trainable
+from sottovoce.learning.objectives import LOSSES, MEMORY, Objective, is_function_path, kind_of
 from sottovoce.learning.task import Task
 from sottovoce.runs.groups import Group, groups_of
 from sottovoce.runs.spec import AlgorithmSpec, CsvSpec, MechanismSpec, RunSpec
@@ -95,9 +97,9 @@ def load_inputs(spec: RunSpec, data: Dataset | None = None) -> Inputs:
     schedule = SeededRandomness(spec.seed)
     if data is None:
         data = load_data(spec, schedule)
+    task, data = task_and_data(spec, data, schedule)
     data, public = section.hold_out(data, schedule.generator("proxy"))
     clients = clients_of(spec, data, schedule)
-    task = task_of(spec, data, schedule)
     spec = adjust_mechanism(spec, section, clients)
     groups = groups_of(spec, clients.names)
     algorithm = algorithm_of(
@@ -335,6 +337,8 @@ def _shaped(wanted: DataRequest, data: Dataset) -> Dataset:
     if wanted.num_train or wanted.num_test:
         generator = chance.generator("subset")
         data = datasets.subset(data, wanted.num_train, wanted.num_test, generator)
+    if wanted.steps:
+        data = datasets.with_float_features(data)
     folder = wanted.folder / "features"
     return features.apply(wanted.steps, data, folder, device=wanted.device)
 
@@ -398,6 +402,8 @@ def load_data(spec: RunSpec, schedule: SeededRandomness) -> Dataset:
     """Load the data of a spec as features; hold out a validation set if the spec asks for it."""
     wanted = DataRequest.by(spec)
     data = cached_data(wanted) or prepare_data(wanted, schedule.generator("test split"))
+    if spec.model.loss == "binary_cross_entropy":
+        data = datasets.with_label_rows(data)
     if spec.data.validation_fraction:
         data = datasets.with_validation(
             data, spec.data.validation_fraction, schedule.generator("validation")
@@ -460,8 +466,16 @@ def _names(spec: RunSpec, num_clients: int) -> list[str]:
     return list(names) or [client_name(number) for number in range(num_clients)]
 
 
-def task_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Task:
-    """Create the model, with initial weights from the spec's seed, and its loss and test data."""
+def task_and_data(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> tuple[Task, Dataset]:
+    """Create the model, with initial weights from the spec's seed, and its loss and test data.
+
+    Returns:
+        The task, and the data with features of the type that the model takes.
+
+    Raises:
+        ParameterError: Model, loss and labels do not fit, found by a trial on two test samples.
+        DataError: The features are not what the model takes.
+    """
     module = models.create(
         spec.model.build(),
         data.input_shape,
@@ -469,11 +483,88 @@ def task_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Task:
         schedule.generator("initial model"),
     )
     select_trainable(module, spec.model.trainable)
-    return Task(
+    data = fit_features(module, data)
+    task = Task(
         module,
         data.test_features,
         torch.from_numpy(data.test_labels),
-        objective="regression" if data.num_classes is None else "classification",
+        objective=objective_of(spec, data),
         device=device_of(spec),
         one_by_one=spec.runtime.deterministic,
     )
+    task.check_objective()
+    return task, data
+
+
+def objective_of(spec: RunSpec, data: Dataset) -> Objective:
+    """Return the loss and metrics that the spec names, or those that fit the labels.
+
+    Raises:
+        ParameterError: The loss does not fit the labels, or a function cannot be found.
+        UnknownNameError: The user's module has no such function.
+    """
+    loss, metric = spec.model.loss, spec.model.metric
+    return Objective(
+        kind=kind_of(data.num_classes is None, data.train_labels.ndim, loss),
+        loss=loss if loss in LOSSES else None,
+        own_loss=None if loss is None or loss in LOSSES else _user_function("loss", loss),
+        own_metric=None if metric is None else _user_function("metric", metric),
+        metric_name=(metric or "").rpartition(":")[2].rpartition(".")[2],
+    )
+
+
+def _user_function(kind: Literal["loss", "metric"], name: str) -> Callable[..., torch.Tensor]:
+    if is_function_path(name):
+        return models.import_function(name, kind)
+    part = in_memory.find(kind, name.removeprefix(MEMORY))
+    if part is None:
+        raise ParameterError(
+            f"the {kind} '{name}' is a function of the Python program that created the run, and "
+            f"this process does not have it; pass it to sottovoce.simulate(..., {kind}=...) again, "
+            f"or put it into a module and set model.{kind} = 'package.module:function'"
+        )
+    found: Callable[..., torch.Tensor] = part.value
+    return found
+
+
+def fit_features(module: nn.Module, data: Dataset) -> Dataset:
+    """Return the data with features of the type that the module takes.
+
+    Whole numbers stay whole if the module takes them, as one with an embedding does, else they
+    become float32.
+
+    Raises:
+        DataError: The module takes whole numbers only, and the features are others; or they are
+            tokens that the module does not know.
+    """
+    if data.train_features.dtype != np.int64:
+        zeros = torch.zeros(1, *data.input_shape)
+        if not _takes(module, zeros) and _takes(module, zeros.long()):
+            raise DataError(
+                "the model takes whole numbers only, as an embedding of tokens does, and the "
+                f"features are {data.train_features.dtype}; give the features as an array of "
+                "integers (int64; bytes are read as images)"
+            )
+        return data
+    if not _takes(module, torch.zeros(1, *data.input_shape, dtype=torch.int64)):
+        return datasets.with_float_features(data)
+    for part in (data.train_features, data.test_features):
+        values = np.asarray(part)
+        for extreme in (int(values.min()), int(values.max())):
+            # The message has no value of the data, because a site writes it to its log.
+            if not _takes(module, torch.full((1, *data.input_shape), extreme)):
+                raise DataError(
+                    "some features are whole numbers that the model does not take: an embedding "
+                    "takes 0 to num_embeddings - 1; enlarge it, or correct the tokens"
+                )
+    return data
+
+
+def _takes(module: nn.Module, samples: torch.Tensor) -> bool:
+    """Return whether the module can compute outputs of these samples."""
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            module(samples)
+    except Exception:  # The user's code may raise anything.
+        return False
+    return True

@@ -35,10 +35,12 @@ def check_code_allowed(spec: RunSpec, *, allow_code: bool, how: str = "--allow-c
     Raises:
         ConfigError: The spec names code, and `allow_code` is false.
     """
-    if spec.model.user_factory is not None and not allow_code:
+    functions = spec.model.user_functions
+    if functions and not allow_code:
+        named = ", ".join(f"model.{key} = '{path}'" for key, path in functions.items())
         raise ConfigError(
-            f"the spec '{spec.name}' imports and runs code: model.factory = "
-            f"'{spec.model.user_factory}'. Read that code, and if you trust it, allow it with {how}"
+            f"the spec '{spec.name}' imports and runs code: {named}. Read that code, and if you "
+            f"trust it, allow it with {how}"
         )
 
 

@@ -21,7 +21,7 @@ from sottovoce.ledger.reader import LedgerReader
 from sottovoce.runs.diagnosis import AccuracyDiagnosis
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import check_result, read_rows
-from sottovoce.runs.site_counts import has_sites
+from sottovoce.runs.site_counts import figures_of, has_sites
 
 if TYPE_CHECKING:
     import torch
@@ -129,8 +129,8 @@ class Round:
 
     Attributes:
         round: The number of the round, from 1.
-        accuracy: The test accuracy after the round; for regression 1 - mean absolute error; None
-            where the model was not tested.
+        accuracy: The test accuracy after the round, or the most important figure instead, which
+            `Run.score` names, such as R-squared; None where the model was not tested.
         loss: The test loss; None where the model was not tested.
         epsilon: The largest epsilon that any client has spent so far; None without a guarantee.
         clients_asked: The number of clients that were asked, and charged.
@@ -274,18 +274,30 @@ class Run:
 
     @property
     def score(self) -> str:
-        """What `accuracy` measures: "accuracy", or for regression 1 - mean absolute error."""
+        """What `accuracy` measures: "accuracy", or for a regression "R-squared"."""
         last = self._result or (self._metrics[-1] if self._metrics else {})
         return str(last.get("score", "accuracy"))
 
     @property
     def accuracy(self) -> float | None:
-        """The share of correct test labels; for regression 1 - mean absolute error.
+        """The share of correct test labels, or the most important figure, which `score` names.
 
         It is that of the final model, or after the last finished round; None before the first.
         """
         value: float | None = self._last("accuracy")
         return value
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The figures of the final or newest model on the test data, the most important one first.
+
+        They are empty before the first round; for a regression they are "R-squared" and "mean
+        absolute error".
+        """
+        tested = [row for row in self._metrics if row["accuracy"] is not None]
+        last = self._result or (tested[-1] if tested else None)
+        found = {} if last is None else figures_of(last)
+        return {name: value for name, value in found.items() if value is not None}
 
     @property
     def loss(self) -> float | None:
@@ -447,7 +459,7 @@ class Run:
         spec = self._header["spec"]
         mechanism = spec["mechanism"]
         return {
-            self.score: self.accuracy,
+            **(self.metrics or {self.score: None}),
             "server-counted epsilon" if has_sites(spec) else "epsilon": self.epsilon,
             "delta": self.delta,
             "adjacency": self.adjacency,

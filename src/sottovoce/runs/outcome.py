@@ -13,7 +13,8 @@ from sottovoce.core.stages import stage
 from sottovoce.federated.algorithms.algorithm import ALGORITHMS, AlgorithmSection
 from sottovoce.federated.training import Progress, RoundRecord, Training
 from sottovoce.learning.features import FEATURES
-from sottovoce.learning.task import SCORES, Evaluation
+from sottovoce.learning.objectives import ACCURACY
+from sottovoce.learning.task import Evaluation
 from sottovoce.ledger.records import SpendingRecord
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.mechanisms.release import local_event
@@ -269,7 +270,7 @@ def warnings_of(
     found += resolved.channel.warnings(spending["local_epsilon"], spending["central_epsilon"])
     found += resolved.section.warnings(resolved.algorithm.unit, private=_is_private(resolved))
     loss = rows[-1]["loss"] if rows else None
-    if resolved.task.objective == "classification" and loss is not None and loss > _HUGE_LOSS:
+    if resolved.task.has_softmax and loss is not None and loss > _HUGE_LOSS:
         found.append(
             f"the test loss is {loss:.3g}, far above that of guessing: the training may be "
             "diverging; lower the learning rate"
@@ -340,8 +341,7 @@ def metrics_row(
             del told[name]  # As in every run whose clients are all in this process.
     return {
         **told,
-        "accuracy": evaluation.accuracy if evaluation else None,
-        **_score(resolved),
+        **_score(evaluation),
         "loss": evaluation.loss if evaluation else None,
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
         "bounds": {name: finite_or_none(bound) for name, bound in spent.bounds} if spent else {},
@@ -372,10 +372,17 @@ def _of_algorithm(resolved: Resolved, progress: Progress) -> Metrics:
     return resolved.section.metrics(resolved.task, progress.algorithm_state)
 
 
-def _score(resolved: Resolved) -> dict[str, str]:
-    """Return what `accuracy` measures, where it is not an accuracy."""
-    objective = resolved.task.objective
-    return {} if objective == "classification" else {"score": SCORES[objective]}
+def _score(evaluation: Evaluation | None) -> dict[str, Any]:
+    """Return the most important figure as "accuracy", and where it is another one, all by name."""
+    if evaluation is None:
+        return {"accuracy": None}
+    if evaluation.score_name == ACCURACY:
+        return {"accuracy": evaluation.score}
+    return {
+        "accuracy": evaluation.score,
+        "score": evaluation.score_name,
+        "metrics": dict(evaluation.metrics),
+    }
 
 
 def spending_of(resolved: Resolved, record: SpendingRecord) -> dict[str, Any]:
@@ -454,8 +461,7 @@ def result_of(
         "name": spec.name,
         "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
         "mechanism_choice": resolved.mechanism_choice,
-        "accuracy": None if diverged else evaluation.accuracy,
-        **_score(resolved),
+        **_score(None if diverged else evaluation),
         "loss": None if diverged else evaluation.loss,
         **_of_algorithm(resolved, progress),
         **latest_statistics(rows),

@@ -18,7 +18,7 @@ from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.checked import problems_of
 from sottovoce.runs.groups import Group, calibrate_group, groups_of
-from sottovoce.runs.inputs import clients_of, load_data, load_inputs, section_of, task_of
+from sottovoce.runs.inputs import clients_of, load_data, load_inputs, section_of, task_and_data
 from sottovoce.runs.loading import check_code_allowed
 from sottovoce.runs.resolve import channel_of, check_minimum, check_runtime, rounds_per_client
 from sottovoce.runs.spec import AUTO, RunSpec
@@ -125,7 +125,7 @@ def _check_data(found: _Refusals, spec: RunSpec) -> None:
     )
     if left is not None:
         found.attempt("data", "data", lambda: clients_of(spec, left, schedule))
-    found.attempt("model", "model", lambda: task_of(spec, left or rows, schedule))
+    found.attempt("model", "model", lambda: task_and_data(spec, left or rows, schedule))
     everything = "data model features algorithm privacy mechanism groups rounds seed randomness"
     found.attempt("inputs", f"{everything} sampling channel", lambda: load_inputs(spec, rows))
 

@@ -171,7 +171,8 @@ class OpenSection(Section):
 
     def completed(self, section: object) -> Self:
         """Return the table with every key of its section, the object that it describes."""
-        common = {key: getattr(self, key) for key in type(self).model_fields}
+        given = {key: getattr(self, key) for key in type(self).model_fields}
+        common = {key: value for key, value in given.items() if value is not None}
         return type(self).model_validate({**common, **sections.as_table(section)})
 
 

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sottovoce.core.errors import ConfigError, ParameterError
 from sottovoce.learning.datasets.own import PREFIX, name_arrays
@@ -33,6 +33,8 @@ from sottovoce.runs.spec import ModelSpec, RunSpec
 if TYPE_CHECKING:
     from torch import nn
 
+    from sottovoce.learning.objectives import PerSample
+
     Model = nn.Module | Callable[..., nn.Module]
 
 Log = str | logging.Logger | Callable[[dict[str, Any]], object]
@@ -46,6 +48,8 @@ def simulate(
     model: "Model | None" = None,
     data: object = None,
     trainable: Sequence[str] = (),
+    loss: "str | PerSample | None" = None,
+    metric: "PerSample | None" = None,
     out: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -75,6 +79,10 @@ def simulate(
             `data.dataset` of the spec, and those of clients its partition and names.
         trainable: Names of the parameters to train, in which * stands for any text, such as
             ["head.*"]; all others are frozen. By default those with requires_grad=True are trained.
+        loss: The name of a loss, or a function of (outputs, labels) that returns one number for
+            each sample; by default what fits the labels.
+        metric: A function of (outputs, labels) that returns one number for each sample; their mean
+            over the test data is reported in place of the accuracy.
         out: The run folder; by default a temporary one, which is deleted with the returned run.
         overrides: Values by dotted key, such as {"privacy.epsilon": 2.0}.
         resume: Continue the interrupted run in `out`, with the same spec, model and data. On a
@@ -125,6 +133,8 @@ def simulate(
     """
     if resume and out is None:
         raise ParameterError("resume needs the folder of the interrupted run; give it as out")
+    if isinstance(trainable, str):
+        raise ParameterError(f"trainable must be a list of names, give ['{trainable}']")
     if keep_clipping and private:
         raise ParameterError(
             "keep_clipping is for the baseline without noise; give private=False too, since a "
@@ -132,6 +142,12 @@ def simulate(
         )
     parts = collect_parts(model, data, spec)
     values = dict(overrides or {}) | ({"model.trainable": list(trainable)} if trainable else {})
+    if isinstance(loss, str):
+        values["model.loss"] = loss
+    elif loss is not None:
+        parts += (_function("loss", loss),)
+    if metric is not None:
+        parts += (_function("metric", metric),)
     resolved = read_given_spec(spec, values, parts, _header(out) if resume else None)
     if not private:
         from sottovoce.runs.baseline import without_privacy
@@ -242,6 +258,8 @@ def _in_memory(parts: tuple[InMemoryObject, ...], spec: object) -> dict[str, Any
             if part.clients:
                 found["data.names"] = list(part.clients)
                 found["data.partition"] = {"kind": "by_owner"}
+        elif part.kind in ("loss", "metric"):
+            found[f"model.{part.kind}"] = PREFIX + part.label
         else:
             found["model"] = {"kind": "in_memory", "label": part.label, **_kept_keys(spec)}
     return found
@@ -305,6 +323,15 @@ def _check_own_clients(spec: object) -> None:
             f"data has a Dataset for each client, but data.partition.kind = '{table}' would split "
             "the rows in another way; leave data.partition out, or give one Dataset with all rows"
         )
+
+
+def _function(kind: Literal["loss", "metric"], function: object) -> InMemoryObject:
+    if not callable(function):
+        raise ParameterError(
+            f"{kind} must be a function of outputs and labels, got {type(function).__name__}"
+        )
+    label = getattr(function, "__qualname__", type(function).__name__)
+    return InMemoryObject(kind=kind, label=label, value=function)
 
 
 def _factory(model: Any) -> Callable[..., Any]:

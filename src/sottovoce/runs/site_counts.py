@@ -14,6 +14,7 @@ from typing import Any
 from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import DeploymentError
 from sottovoce.core.printable_text import format_reasons
+from sottovoce.learning.objectives import ACCURACY
 
 
 def idle_reason(row: Mapping[str, Any]) -> str:
@@ -196,4 +197,22 @@ def round_note(row: Mapping[str, Any]) -> str:
         epsilon += f" {BY_SERVER}"
     asked, received = row["clients_asked"], row["clients_received"]
     missing = f"  {received} of {asked} answered" if received < asked else ""
-    return f"{row.get('score', 'accuracy')} {row['accuracy']:.3f}  {epsilon}{missing}"
+    return f"{figures_note(row, 3)}  {epsilon}{missing}"
+
+
+def figures_of(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the figures of a model on the test data by name, the most important one first.
+
+    Args:
+        row: The metrics of a round in which the model was tested, or a result; also one of an
+            earlier version, which has one figure.
+    """
+    return row.get("metrics") or {row.get("score", ACCURACY): row["accuracy"]}
+
+
+def figures_note(row: Mapping[str, Any], digits: int) -> str:
+    """Return the figures of a model on the test data as text, such as "accuracy 0.913"."""
+    return ", ".join(
+        f"{name} {'none' if value is None else format(value, f'.{digits}f')}"
+        for name, value in figures_of(row).items()
+    )

@@ -16,6 +16,7 @@ from pydantic import (
     PlainValidator,
     SerializerFunctionWrapHandler,
     TypeAdapter,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -32,6 +33,7 @@ from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling
 from sottovoce.learning.datasets import CsvOptions
 from sottovoce.learning.features import FEATURES, FeatureStep, step_of
 from sottovoce.learning.models.register import MODELS, model_of
+from sottovoce.learning.objectives import check_loss_name, is_function_path
 from sottovoce.learning.partition import PARTITIONS, Partition
 from sottovoce.protocol.broadcast import DownlinkFormat
 from sottovoce.protocol.channels.channel import CHANNELS, Channel
@@ -244,6 +246,9 @@ class ModelSpec(OpenSection):
     Attributes:
         trainable: Which parameters are trained and sent, by the names that the module gives them;
             * stands for any text. All others are frozen. Empty: those with requires_grad=True.
+        loss: The name of a loss, or a function "package.module:function" of outputs and labels that
+            returns one number for each sample. None: what fits the labels.
+        metric: A function, as for `loss`, whose mean over test samples is reported.
 
     The kind "module" is the user's own model: `factory` is "package.module:function", a function
     that is called with `arguments` and returns the model. Warning: the module is imported and the
@@ -257,6 +262,25 @@ class ModelSpec(OpenSection):
 
     register: ClassVar[Register[Any]] = MODELS
     trainable: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] = ()
+    loss: str | None = None
+    metric: str | None = None
+
+    @field_validator("loss")
+    @classmethod
+    def _check_loss(cls, loss: str | None) -> str | None:
+        if loss is not None:
+            try:
+                check_loss_name(loss)
+            except UnknownNameError as error:
+                raise ValueError(str(error)) from None
+        return loss
+
+    @field_validator("metric")
+    @classmethod
+    def _check_metric(cls, metric: str | None) -> str | None:
+        if metric is not None and ":" not in metric:
+            raise ValueError("must be a function of your own, 'package.module:function'")
+        return metric
 
     @model_serializer(mode="wrap")
     def _omit_newer_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -273,8 +297,18 @@ class ModelSpec(OpenSection):
 
     @property
     def user_factory(self) -> str | None:
-        """The user's function that would be imported and called, or None."""
+        """The user's function that would be imported and called to build the model, or None."""
         return str(self.parameters.get("factory", "")) if self.kind == "module" else None
+
+    @property
+    def user_functions(self) -> dict[str, str]:
+        """The user's functions that would be imported and called, by the key that names them."""
+        given = {"factory": self.user_factory, "loss": self.loss, "metric": self.metric}
+        return {
+            key: path
+            for key, path in given.items()
+            if path is not None and (key == "factory" or is_function_path(path))
+        }
 
 
 class SamplingSpec(OpenSection):

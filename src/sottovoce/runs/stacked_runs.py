@@ -18,6 +18,7 @@ from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.cohorts import facts_of
 from sottovoce.federated.simulation.stacked import Pool, StackedRun, can_stack, train_stacked
 from sottovoce.federated.training import Halted
+from sottovoce.learning.clients import as_inputs
 from sottovoce.learning.datasets import Dataset, with_training_rows
 from sottovoce.learning.task import Task
 from sottovoce.runs.build import temporary_training
@@ -118,7 +119,7 @@ def _stacks(resolved: Resolved, data: Dataset) -> bool:
 def _vmap_takes(task: Task, data: Dataset) -> bool:
     """Return whether gradients of several models can be computed at once; some modules fail."""
     models = task.tensor(task.initial_model()).expand(2, -1)
-    features = torch.from_numpy(np.array(data.train_features[:2], dtype=np.float32))
+    features = as_inputs(data.train_features[:2])
     labels = torch.from_numpy(np.array(data.train_labels[:2]))
     pair = features.to(task.device).expand(2, *features.shape)
     try:
@@ -154,8 +155,8 @@ def _side_by_side(
 
 
 def pool_of(data: Dataset, device: torch.device) -> Pool:
-    """Return the training data (float32 features, and labels) as tensors on the device."""
-    features = torch.from_numpy(np.array(data.train_features, dtype=np.float32))
+    """Return the training data as tensors on the device."""
+    features = as_inputs(data.train_features)
     labels = torch.from_numpy(np.array(data.train_labels))
     return Pool(features=features.to(device), labels=labels.to(device))
 

@@ -104,7 +104,7 @@ def round_figures(row: Row) -> dict[str, float]:
 
     Those that are missing or not finite numbers are left out.
     """
-    return _finite(row, _ROUND_FIGURES)
+    return _with_metrics(row, _finite(row, _ROUND_FIGURES))
 
 
 def final_figures(result: Mapping[str, Any]) -> dict[str, float]:
@@ -112,7 +112,18 @@ def final_figures(result: Mapping[str, Any]) -> dict[str, float]:
 
     Those that are missing or not finite numbers are left out.
     """
-    return {f"final/{name}": value for name, value in _finite(result, _FINAL_FIGURES).items()}
+    found = _with_metrics(result, _finite(result, _FINAL_FIGURES))
+    return {f"final/{name}": value for name, value in found.items()}
+
+
+def _with_metrics(row: Row, found: dict[str, float]) -> dict[str, float]:
+    """Return figures with those of the test data under their own names, if they are no accuracy."""
+    metrics = row.get("metrics")
+    if not isinstance(metrics, Mapping):
+        return found
+    named = {str(name).replace(" ", "_"): value for name, value in metrics.items()}
+    kept = {name: value for name, value in found.items() if name != "accuracy"}
+    return {**_finite(named, tuple(named)), **kept}
 
 
 def final_texts(result: Mapping[str, Any]) -> dict[str, str]:

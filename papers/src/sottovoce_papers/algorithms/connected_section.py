@@ -109,7 +109,7 @@ class ModeConnectivitySection(AggregationSection):
         """Return the accuracies of the three models of the last round, and the mean barriers."""
         from sottovoce_papers.algorithms.connected import JOINED_MODELS
 
-        accuracies = {name: task.evaluate(state[name]).accuracy for name in JOINED_MODELS}
+        accuracies = {name: task.evaluate(state[name]).score for name in JOINED_MODELS}
         curve, straight = (finite_or_none(float(value)) for value in state["barriers"])
         return {
             **{f"accuracy_{name}": accuracy for name, accuracy in accuracies.items()},

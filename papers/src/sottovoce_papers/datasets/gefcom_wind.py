@@ -41,14 +41,18 @@ class _Rows:
     ahead: NDArray[np.int64]
 
 
+_SOURCES = (DataSource(files=(DataFile(path="gefcom2012_wind.npz"),)),)
+_REMEDY = (
+    "get GEFCom2012's wind track (Hong, Pinson and Fan 2014, supplementary data) and save its "
+    "arrays date, power, issue_date and nwp under that name"
+)
+
+
 @register(
     "gefcom_wind",
     summary="hourly power of 7 wind farms from weather forecasts: regression, one owner per farm",
-    sources=(DataSource(files=(DataFile(path="gefcom2012_wind.npz"),)),),
-    remedy=(
-        "get GEFCom2012's wind track (Hong, Pinson and Fan 2014, supplementary data) and save its "
-        "arrays date, power, issue_date and nwp under that name"
-    ),
+    sources=_SOURCES,
+    remedy=_REMEDY,
 )
 def gefcom_wind(request: LoadRequest) -> Dataset:
     """Return one row per farm and measured hour: 6 channels by 5 hours of forecast, and the power.
@@ -61,17 +65,34 @@ def gefcom_wind(request: LoadRequest) -> Dataset:
 
     Reference: Hong, Pinson and Fan 2014.
     """
-    path = request.paths[0]
+    return _load(request.paths[0], "gefcom_wind", with_farm=False)
+
+
+@register(
+    "gefcom_wind-farms",
+    summary="the same with the farm as an input, so that linear models tell farms apart",
+    sources=_SOURCES,
+    remedy=_REMEDY,
+)
+def gefcom_wind_with_farms(request: LoadRequest) -> Dataset:
+    """Return the rows of `gefcom_wind` with a further channel for each farm.
+
+    It is 1/2 in the rows of its farm and 0 in all others.
+    """
+    return _load(request.paths[0], "gefcom_wind-farms", with_farm=True)
+
+
+def _load(path: Path, name: str, *, with_farm: bool) -> Dataset:
     data = read_npz(path, {"date": 1, "power": 2, "issue_date": 1, "nwp": 4})
     _check(path, data)
     hours, issues = _as_hours(path, data["date"]), _as_hours(path, data["issue_date"])
     parts = [
-        _part(data, _rows(path, data["nwp"], hours, issues, period))
+        _part(data, _rows(path, data["nwp"], hours, issues, period), with_farm=with_farm)
         for period in (hours < TEST_FROM, hours >= TEST_FROM)
     ]
     (train_features, train_labels, owners), (test_features, test_labels, _) = parts
     return Dataset(
-        name="gefcom_wind",
+        name=name,
         train_features=train_features,
         train_labels=train_labels,
         test_features=test_features,
@@ -143,13 +164,20 @@ def _rows(path: Path, nwp: Array, hours: Hours, issues: Hours, period: Array) ->
     )
 
 
-def _part(data: dict[str, Array], rows: _Rows) -> tuple[Features, Features, NDArray[np.int64]]:
+def _part(
+    data: dict[str, Array], rows: _Rows, *, with_farm: bool
+) -> tuple[Features, Features, NDArray[np.int64]]:
     """Return (features, power, farm) of some hours, farm by farm."""
     num_farms = data["power"].shape[1]
     features = [_features(data["nwp"][farm], rows) for farm in range(num_farms)]
     power = data["power"][rows.hour].T.reshape(-1, 1).astype(np.float32)
     owners = np.repeat(np.arange(num_farms, dtype=np.int64), len(rows.hour))
-    return np.concatenate(features), power, owners
+    values = np.concatenate(features)
+    if with_farm:
+        farms = np.eye(num_farms, dtype=np.float32)[owners] / 2
+        farms = np.repeat(farms[:, :, None], values.shape[2], axis=2)
+        values = np.concatenate([values, farms], axis=1)
+    return values, power, owners
 
 
 def _features(nwp: Array, rows: _Rows) -> Features:

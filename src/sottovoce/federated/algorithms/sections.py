@@ -281,7 +281,7 @@ class FedAvgSection(AlgorithmSection):
         averaged = task.evaluate(state[AVERAGED])
         return {
             **found,
-            "accuracy_averaged": finite_or_none(averaged.accuracy),
+            "accuracy_averaged": finite_or_none(averaged.score),
             "loss_averaged": finite_or_none(averaged.loss),
         }
 

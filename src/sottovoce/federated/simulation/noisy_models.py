@@ -58,7 +58,9 @@ def noisy_models(
     for start in range(0, len(clients), together):
         part = slice(start, start + together)
         group = _Group.of(work, task, clients[part], mechanisms[part], step)
-        yield start, group.train(task.tensor(step.model))
+        with task.layers_of(clients[part]):
+            models = group.train(task.tensor(step.model))
+        yield start, models
 
 
 def _expected_width(mechanism: Mechanism) -> int:

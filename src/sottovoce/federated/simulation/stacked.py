@@ -26,7 +26,7 @@ from sottovoce.federated.algorithms.fedavg import GradientSteps, Stackable
 from sottovoce.federated.simulation.draws import RowRotation, draw_rotated_total, round_generator
 from sottovoce.federated.simulation.roster import SimulatedRoster
 from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY
-from sottovoce.learning.clients import DenseRows
+from sottovoce.learning.clients import DenseRows, to_single
 from sottovoce.learning.local_training import copy_to
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms.coordinate_laws import CoordinateLaw, Coordinatewise
@@ -183,7 +183,7 @@ class _Stack:
         for start in range(0, longest, samples):
             part = slice(start, start + samples)
             shares = (clients_of[:, None, part] == clients).float()
-            features = self.pool.features[places[:, part]].float()
+            features = to_single(self.pool.features[places[:, part]])
             labels = self.pool.labels[places[:, part]]
             found = self.task.stacked_gradients(models, features, labels)
             total += found.clipped_totals(self.work.limit, shares, normalizes=self.work.normalizes)

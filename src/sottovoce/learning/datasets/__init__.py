@@ -9,6 +9,8 @@ from sottovoce.learning.datasets.dataset import (
     Dataset,
     sample_owners,
     subset,
+    with_float_features,
+    with_label_rows,
     with_training_rows,
     with_validation,
 )
@@ -37,6 +39,8 @@ __all__ = [
     "sample_owners",
     "subset",
     "where_found",
+    "with_float_features",
+    "with_label_rows",
     "with_training_rows",
     "with_validation",
 ]

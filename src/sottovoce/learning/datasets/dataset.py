@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core import files, parameter_rules
 from sottovoce.core.errors import DataError, ParameterError
+from sottovoce.learning.objectives import IGNORED_TOKEN
 
 
 class SelectedRows:
@@ -84,13 +85,14 @@ class Dataset:
 
     Attributes:
         name: The name of the data set.
-        train_features: float32 or float16, of shape (rows, *input_shape). An image is
-            (channels, height, width), with values in [-1/2, 1/2].
-        train_labels: int64 classes, of shape (rows,); or float32 numbers of shape (rows, outputs)
-            if `num_classes` is None.
+        train_features: float32, float16 or (as for tokens) int64, of shape (rows, *input_shape).
+            An image is (channels, height, width), with values in [-1/2, 1/2].
+        train_labels: int64 classes, of shape (rows,), or of shape (rows, positions) with -100 for
+            positions without a class; or float32 numbers of shape (rows, outputs) if `num_classes`
+            is None.
         test_features: As `train_features`.
         test_labels: As `train_labels`.
-        num_classes: The number of classes, or None for a regression.
+        num_classes: The number of classes, or None if labels are numbers.
         train_owners: The owner of each training row, if the data have natural clients.
         train_attributes: What else is known of each row, as small integers by name. No model is
             trained on attributes; an attack may try to infer them.
@@ -144,6 +146,39 @@ class Dataset:
         return self.num_classes or self.train_labels.shape[1]
 
 
+def with_float_features(dataset: Dataset) -> Dataset:
+    """Return the data set with whole numbers as float32, for models that compute with them."""
+    if dataset.train_features.dtype != np.int64:
+        return dataset
+    return dataclasses.replace(
+        dataset,
+        train_features=np.asarray(dataset.train_features).astype(np.float32),
+        test_features=np.asarray(dataset.test_features).astype(np.float32),
+    )
+
+
+def with_label_rows(dataset: Dataset) -> Dataset:
+    """Return the data set with rows of zeros and ones as labels, for several labels at once.
+
+    Raises:
+        DataError: The labels have another shape, or other values.
+    """
+    for part, labels in (("training", dataset.train_labels), ("test", dataset.test_labels)):
+        if labels.ndim != 2 or not np.isin(labels, (0, 1)).all():
+            _refuse(
+                dataset,
+                f"the {part} labels must be 0 or 1, of shape (rows, labels), for the loss "
+                f"'binary_cross_entropy', and they have shape {labels.shape}"
+                f"{' and other values' if labels.ndim == 2 else ''}",
+            )
+    return dataclasses.replace(
+        dataset,
+        train_labels=dataset.train_labels.astype(np.float32),
+        test_labels=dataset.test_labels.astype(np.float32),
+        num_classes=None,
+    )
+
+
 def _refuse(dataset: Dataset, reason: str) -> None:
     raise DataError(
         f"dataset '{dataset.name}' cannot be used: {reason}; correct the data or their loader"
@@ -158,10 +193,10 @@ def _check_part(dataset: Dataset, part: str, features: Features, labels: Labels)
             _refuse(dataset, f"the {part} {what} are a {type(values).__name__}, not a numpy array")
     if not len(labels) or len(labels) != len(features):
         _refuse(dataset, f"the {part} part has {len(features)} rows and {len(labels)} labels")
-    if features.dtype not in (np.float32, np.float16) or features.ndim < 2:
+    if features.dtype not in (np.float32, np.float16, np.int64) or features.ndim < 2:
         _refuse(
             dataset,
-            f"the {part} features must be float32 or float16 of shape (rows, ...), got "
+            f"the {part} features must be float32, float16 or int64 of shape (rows, ...), got "
             f"{features.dtype} of shape {features.shape}",
         )
     if dataset.num_classes is None:
@@ -174,19 +209,20 @@ def _check_part(dataset: Dataset, part: str, features: Features, labels: Labels)
         if not np.isfinite(labels).all():
             _refuse(dataset, f"a {part} target is not finite")
         return
-    if labels.dtype != np.int64 or labels.ndim != 1:
+    if labels.dtype != np.int64 or labels.ndim not in (1, 2) or not labels.size:
         _refuse(
             dataset,
-            f"the {part} labels must be int64 of shape (rows,), got {labels.dtype} of shape "
-            f"{labels.shape}",
+            f"the {part} labels must be int64 of shape (rows,) or (rows, positions), got "
+            f"{labels.dtype} of shape {labels.shape}",
         )
     classes: object = dataset.num_classes
     if not isinstance(classes, int | np.integer):
         _refuse(dataset, f"num_classes must be an integer or None, got {classes!r}")
-    if labels.min() < 0 or labels.max() >= dataset.num_classes:
+    used = labels if labels.ndim == 1 else labels[labels != IGNORED_TOKEN]
+    if used.size and (used.min() < 0 or used.max() >= dataset.num_classes):
         _refuse(
             dataset,
-            f"the {part} labels run from {labels.min()} to {labels.max()}, but there are "
+            f"the {part} labels run from {used.min()} to {used.max()}, but there are "
             f"{dataset.num_classes} classes (0 to {dataset.num_classes - 1})",
         )
 

@@ -203,16 +203,20 @@ def _library_split(folder: Path, split: Any) -> Split:
 
 
 def _numeric(folder: Path, split: Any, columns: Sequence[str]) -> Features:
-    parts: list[NDArray[np.float32]] = []
+    parts: list[NDArray[Any]] = []
     for column in columns:
         try:
-            values = np.asarray(split[column][:], dtype=np.float32)
+            values = np.asarray(split[column][:])
+            # Whole numbers stay as they are: tokens, if the model takes them.
+            values = values.astype(np.int64 if values.dtype.kind in "iu" else np.float32)
         except (TypeError, ValueError):
             raise DataError(
                 f"column '{column}' of {folder} is not numeric, or its rows differ in length; "
                 "remove it"
             ) from None
         parts.append(values.reshape(len(values), -1))
+    if any(part.dtype == np.float32 for part in parts):
+        parts = [part.astype(np.float32) for part in parts]
     features = np.concatenate(parts, axis=1) if parts else np.empty((0, 0), np.float32)
     if not features.size or not np.isfinite(features).all():
         raise DataError(

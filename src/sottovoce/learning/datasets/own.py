@@ -29,10 +29,12 @@ from sottovoce.learning.datasets.dataset import (
 )
 from sottovoce.learning.datasets.register import CsvOptions, LoadRequest, register
 from sottovoce.learning.datasets.tables import CsvTable, features_of, read_table
+from sottovoce.learning.objectives import IGNORED_TOKEN
 
 _WHOLE = ("x", "y")
 _SPLIT = ("x_train", "y_train", "x_test", "y_test")
-_OWNERS = ("owner", "owner_train")
+_KNOWN = ("owner", "owner_train", "num_classes")
+_NUM_CLASSES = "num_classes"
 _ATTRIBUTE = "attribute_"
 MAX_ATTRIBUTE_VALUES = 2**16
 _INFERRED = "The number of classes was read from the data."
@@ -58,15 +60,16 @@ def own_npz(request: LoadRequest) -> Dataset:
 
     The arrays are x_train, y_train, x_test, y_test, or x and y, and optionally owner_train (or
     owner). Features of bytes are images, or flat if they have two dimensions, and are scaled to
-    x/255 - 1/2; other numbers are not scaled. Integer labels are classes 0, 1, ...; floats are
-    numbers to predict. Arrays `attribute_NAME` (`attribute_NAME_train` and `attribute_NAME_test`)
-    hold what else is known of each row, as integers from 0. DataError is raised for a file that
-    does not fit.
+    x/255 - 1/2; other numbers are not scaled. Integer labels are classes 0, 1, ..., of each row or
+    (rows, positions) of each position; floats are numbers to predict. A number `num_classes` says
+    how many classes there are, if the labels may lack some. Arrays `attribute_NAME`
+    (`attribute_NAME_train` and `attribute_NAME_test`) hold what else is known of each row, as
+    integers from 0. DataError is raised for a file that does not fit.
     """
     path = existing_file(request.argument)
     names = names_in_npz(path, remedy=WRITE_AGAIN)
     wanted = _SPLIT if "x_train" in names else _WHOLE
-    optional = [name for name in names if name in _OWNERS or name.startswith(_ATTRIBUTE)]
+    optional = [name for name in names if name in _KNOWN or name.startswith(_ATTRIBUTE)]
     arrays = read_npz(path, dict.fromkeys((*wanted, *optional)), remedy=WRITE_AGAIN)
     return build_dataset(request, arrays, where=path, remedy=WRITE_AGAIN)
 
@@ -158,6 +161,8 @@ class _Arrays:
             return scale_images(self._where, name, values, remedy=self._remedy)
         if values.dtype.kind not in "fiu" or values.ndim < 2:
             raise self._damaged(f"'{name}' is {values.dtype} of shape {values.shape}, not features")
+        if values.dtype.kind in "iu":  # Tokens, if the model takes whole numbers.
+            return values.astype(np.int64)
         result = values.astype(np.float32)
         if not np.isfinite(result).all():
             raise self._damaged(f"'{name}' has values that are not finite float32 numbers")
@@ -169,16 +174,38 @@ class _Arrays:
             if _is_one_hot(numbers):
                 raise self._damaged(
                     f"the labels are one-hot vectors of {numbers.shape[1]} numbers; give the "
-                    "numbers of the classes, y.argmax(axis=1)"
+                    "numbers of the classes, y.argmax(axis=1), or for several labels of a row "
+                    "integers with model.loss = 'binary_cross_entropy'"
                 )
             return numbers, None
         if values.dtype.kind not in "iu":
             raise self._damaged(f"the labels are {values.dtype}, neither classes nor numbers")
         if not values.size:
             raise self._damaged(f"the labels have shape {values.shape}, not one for each row")
-        num_classes = max(2, int(values.max()) + 1)
+        num_classes = self._num_classes(values)
+        if values.ndim == 2 and values.shape[1] > 1:
+            return self._positions(values.astype(np.int64), num_classes), num_classes
         found = check_classes(self._where, "y", values, num_classes, remedy=self._remedy)
         return found, num_classes
+
+    def _num_classes(self, labels: Array) -> int:
+        """Return the number of classes that is given, else one more than the largest label."""
+        given = self._arrays.get(_NUM_CLASSES)
+        if given is None:
+            return max(2, int(labels.max()) + 1)
+        if given.size != 1 or given.dtype.kind not in "iu" or int(given.reshape(-1)[0]) < 2:
+            raise self._damaged(f"'{_NUM_CLASSES}' is not a whole number of 2 or more")
+        return int(given.reshape(-1)[0])
+
+    def _positions(self, labels: Array, num_classes: int) -> Labels:
+        """Return the classes of positions, after checking that they lie in 0..num_classes-1."""
+        used = labels[labels != IGNORED_TOKEN]
+        if used.size and (used.min() < 0 or used.max() >= num_classes):
+            raise self._damaged(
+                f"the labels must be 0 to {num_classes - 1}, or {IGNORED_TOKEN} for positions "
+                "without a label"
+            )
+        return labels
 
     def _owners(self, owners: Array | None) -> Owners | None:
         if owners is None:

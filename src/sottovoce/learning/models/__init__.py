@@ -18,7 +18,7 @@ from sottovoce.learning.models.register import (
     initialize,
     model_of,
 )
-from sottovoce.learning.models.user_module import InMemoryModule, UserModule
+from sottovoce.learning.models.user_module import InMemoryModule, UserModule, import_function
 
 __all__ = [
     "MODELS",
@@ -31,6 +31,7 @@ __all__ = [
     "UserModule",
     "build",
     "create",
+    "import_function",
     "initialize",
     "model_of",
 ]

@@ -16,6 +16,7 @@ import difflib
 import fnmatch
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,6 +83,12 @@ def _no_match(pattern: str, names: list[str]) -> UnknownNameError:
         f"'{pattern}' in model.trainable matches no parameter of the model; give "
         f"names such as {', '.join(near)}{more}"
     )
+
+
+def logits_of(outputs: Any) -> Tensor:
+    """Return the outputs of a module; of a transformers model those under `logits`."""
+    found: Tensor = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", outputs)
+    return found
 
 
 def draws_random_numbers(module: nn.Module, samples: Tensor) -> bool:

@@ -48,11 +48,7 @@ class UserModule:
         parameter_rules.text("factory", self.factory)
         if not isinstance(self.arguments, Mapping):
             raise ParameterError(f"arguments must be a table, got {self.arguments!r}")
-        module, _, function = self.factory.partition(":")
-        if not all(part.isidentifier() for part in (*module.split("."), function)):
-            raise ParameterError(
-                f"factory must have the form 'package.module:function', got '{self.factory}'"
-            )
+        check_function_path("factory", self.factory)
         if taken := [name for name in GIVEN if name in self.arguments]:
             raise ParameterError(
                 f"'{taken[0]}' is passed to every factory; remove it from the model's arguments"
@@ -66,7 +62,7 @@ class UserModule:
         """
         with _current_folder_importable():
             arguments = {"input_shape": input_shape, "num_outputs": num_outputs, **self.arguments}
-            return build_and_try(self.factory, _import_factory(self.factory), arguments)
+            return build_and_try(self.factory, _import(self.factory, "factory"), arguments)
 
 
 @contextlib.contextmanager
@@ -99,11 +95,11 @@ def build_and_try(
     Raises:
         ParameterError: The factory fails or returns no module; or the module fails, returns another
             shape than (2, num_outputs), changes a buffer, or has layers or parameters that
-            `check_module` refuses.
+            `check_layers` refuses.
     """
     from torch import nn
 
-    from sottovoce.learning.models.modules import check_module
+    from sottovoce.learning.models.modules import check_layers
 
     _check_call(name, factory, arguments)
     try:
@@ -117,7 +113,7 @@ def build_and_try(
             f"factory '{name}' returned {type(module).__name__}, not a torch.nn.Module; "
             "return the module itself"
         )
-    check_module(module)
+    check_layers(module)
     _try(name, module, arguments["input_shape"], arguments["num_outputs"])
     return module
 
@@ -127,18 +123,41 @@ def _in_one_line(error: Exception) -> str:
     return ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
 
 
-def _import_factory(path: str) -> Callable[..., Any]:
+def import_function(path: str, what: str) -> Callable[..., Any]:
+    """Return the user's function "package.module:function"; the current folder is searched last.
+
+    Args:
+        path: The function.
+        what: What it is called in messages, such as "factory".
+
+    Raises:
+        ParameterError: The text has another form, or the module cannot be imported.
+        UnknownNameError: The module has no such function.
+    """
+    check_function_path(what, path)
+    with _current_folder_importable():
+        return _import(path, what)
+
+
+def check_function_path(what: str, path: str) -> None:
+    """Raise ParameterError unless the text has the form 'package.module:function'."""
+    module, _, function = path.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), function)):
+        raise ParameterError(f"{what} must have the form 'package.module:function', got '{path}'")
+
+
+def _import(path: str, what: str) -> Callable[..., Any]:
     module_name, _, name = path.partition(":")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise ParameterError(
-            f"cannot import the factory '{path}': {error}; install its package, run from the "
+            f"cannot import the {what} '{path}': {error}; install its package, run from the "
             "folder that holds it, or put that on PYTHONPATH"
         ) from error
     except Exception as error:  # The user's code may raise anything.
         raise ParameterError(
-            f"importing the factory '{path}' raised {_in_one_line(error)}; correct {module_name}"
+            f"importing the {what} '{path}' raised {_in_one_line(error)}; correct {module_name}"
         ) from error
     if not hasattr(module, name):
         functions = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
@@ -146,7 +165,7 @@ def _import_factory(path: str) -> Callable[..., Any]:
     factory = getattr(module, name)
     if not callable(factory):
         raise ParameterError(
-            f"factory '{path}' has type {type(factory).__name__}, not function; name a function"
+            f"{what} '{path}' has type {type(factory).__name__}, not function; name a function"
         )
     found: Callable[..., Any] = factory
     return found
@@ -166,17 +185,25 @@ def _try(path: str, module: "nn.Module", input_shape: InputShape, num_outputs: i
     """Refuse a module with outputs of the wrong shape, or with buffers that learn from samples."""
     import torch
 
+    from sottovoce.learning.models.modules import logits_of
+
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    try:
-        with torch.no_grad():
-            outputs = module(torch.zeros(2, *input_shape))
-    except Exception as error:  # The user's code may raise anything.
+    zeros, failures = torch.zeros(2, *input_shape), []
+    for samples in (zeros, zeros.long()):  # Some modules take whole numbers only: tokens.
+        try:
+            with torch.no_grad():
+                outputs = logits_of(module(samples))
+            break
+        except Exception as error:  # The user's code may raise anything.
+            failures.append(error)
+    else:
         raise ParameterError(
             f"the module of '{path}' fails on two samples of shape {input_shape}: "
-            f"{_in_one_line(error)}; it must take batches (n, *input_shape)"
-        ) from error
+            f"{_in_one_line(failures[0])}; it must take batches (n, *input_shape)"
+        ) from failures[0]
     shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-    if shape != (2, num_outputs):
+    # With an axis more there is an output for each position of a sequence.
+    if shape not in ((2, num_outputs), (2, *input_shape, num_outputs)):
         raise ParameterError(
             f"the module of '{path}' returns shape {shape} for two samples, expected "
             f"{(2, num_outputs)}; its last layer must have num_outputs units: one for each class "
