@@ -91,7 +91,7 @@ def main() -> None:
     samples = asked.clients * asked.batch * asked.steps
     found["sottovoce"] = samples / seconds(lambda: round_of(next(numbers)), asked.repeats)
     if asked.peers:
-        found |= peers(task, module, features[: asked.batch], labels[: asked.batch], asked.repeats)
+        found |= peers(module, features[: asked.batch], labels[: asked.batch], asked.repeats)
     if asked.device == "cuda":
         found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
     print(json.dumps({**vars(asked), **{k: round(v, 7) for k, v in found.items()}}))
@@ -114,7 +114,7 @@ def difference(task: Task, features: torch.Tensor, labels: torch.Tensor) -> floa
 
 
 def peers(
-    task: Task, module: nn.Module, features: torch.Tensor, labels: torch.Tensor, repeats: int
+    module: nn.Module, features: torch.Tensor, labels: torch.Tensor, repeats: int
 ) -> dict[str, float]:
     """Return the samples per second of clipped sums of one client, by torch.func and Opacus."""
     parameters = {name: p.detach() for name, p in module.named_parameters()}
@@ -137,14 +137,14 @@ def peers(
     except RuntimeError as error:
         print("torch.func:", str(error).splitlines()[0])
     try:
-        from opacus import GradSampleModule
+        from opacus import GradSampleModule  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         return found
     sampled = GradSampleModule(module)
 
     def by_opacus() -> None:
         sampled.zero_grad(set_to_none=True)
-        nn.functional.cross_entropy(sampled(features), labels, reduction="sum").backward()
+        nn.functional.cross_entropy(sampled(features), labels, reduction="sum").backward()  # type: ignore[no-untyped-call]
         rows = [p.grad_sample for p in sampled.parameters()]
         squares = sum(g.flatten(1).square().sum(1) for g in rows)
         factors = 1.0 / squares.sqrt().clamp(min=1.0)
