@@ -8,8 +8,9 @@ Clients send a few bits instead of float32 updates, and those bits are different
     sottovoce.spend(mechanism, rounds=100, delta=1e-5)
 
 Functions for notebooks and programs: `plan`, `calibrate`, `spend`, `estimate`, `simulate`,
-`open_run`, `ledger_total`. Classes for a training loop of your own: `Client` and `Server`. Names
-are loaded on first use, so importing the package is fast. The packages one level below have more.
+`tune`, `open_run`, `ledger_total`. Classes for a training loop of your own: `Client` and `Server`.
+Names are loaded on first use, so importing the package is fast. The packages one level below have
+more.
 """
 
 import sys
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from sottovoce.runs.opened import Run as Run
     from sottovoce.runs.opened import open_run as open_run
     from sottovoce.runs.simulate import simulate as simulate
+    from sottovoce.runs.tune import tune as tune
 
 export_lazily(
     __name__,
@@ -132,5 +134,6 @@ export_lazily(
         "runs.check": ["check"],
         "runs.opened": ["Run", "open_run"],
         "runs.simulate": ["simulate"],
+        "runs.tune": ["tune"],
     },
 )

@@ -34,6 +34,7 @@ from sottovoce.cli import (
     privacy,
     report,
     run,
+    tune,
     watch,
 )
 from sottovoce.cli.output import print_json
@@ -126,6 +127,7 @@ app = typer.Typer(
 _NOUNS: dict[str, commands.Command] = {
     "demo": demo.demo,
     "run": run.run,
+    "tune": tune.tune,
     "watch": watch.watch,
     "report": report.report,
     "plan": plan.plan,

@@ -83,7 +83,7 @@ class NegativeBinomialTrials:
     @property
     def mean(self) -> float:
         """The expected number of trials."""
-        return self._first / self.gamma ** (self.eta + 1.0)
+        return self._first / math.pow(self.gamma, self.eta + 1.0)
 
     @property
     def _first(self) -> float:
@@ -148,7 +148,7 @@ def selected_curve(trials: Sequence[PrivacyEvent], law: TrialLaw) -> RenyiCurve:
     """Return the event of releasing only the best of a random number of trials.
 
     Each trial is any one of `trials`, chosen at random independently of the data, and its output
-    includes which; the curve of a trial is then at most the largest of theirs.
+    says which one; the curve of a trial is then at most the largest of their curves.
 
     Args:
         trials: What one trial may be: the event of its whole output. All have one adjacency.

@@ -165,6 +165,9 @@ def _observer(record: RunRecord) -> str:
             "anyone who sees the noisy means and the models, but not against the server, which "
             "sees every update"
         )
+    if "tuning" in record.header:  # The party that made the trials has seen all of them.
+        hidden = "" if channel.shows_each else f" ({channel.seen_by.rstrip('.')})"
+        return f"anyone who sees this run{hidden}, but nothing of the other trials"
     if channel.shows_each:
         return "anyone who sees the messages and the models, the server included"
     if channel.is_cryptographic:
@@ -258,10 +261,15 @@ def _assumes(record: RunRecord) -> str:
         found.append(f"the channel works as described ({told})")
     assumed, public = _remarks(record)
     found += assumed
-    found.append(
-        "and that no setting, such as a clip norm, a learning rate or the best of several runs, "
-        "was chosen by looking at the data"
-    )
+    if "tuning" in record.header:
+        found.append(
+            "and that no setting, apart from those of the grid, was chosen by looking at the data"
+        )
+    else:
+        found.append(
+            "and that no setting, such as a clip norm, a learning rate or the best of several "
+            "runs, was chosen by looking at the data"
+        )
     parts = [f"This assumes that {', that '.join(found[:-1])}, {found[-1]}", *public]
     parts.append("accuracy and loss are exact figures of the test data, which is not protected")
     if local := _without_the_channel(record, channel):

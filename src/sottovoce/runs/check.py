@@ -154,7 +154,7 @@ def _costs(resolved: Resolved, *, timed: bool) -> CheckResult:
     spec = resolved.spec
     training = build(resolved)
     tally = training.record
-    rows, halted = _rounds(training, spec.rounds)
+    rows, halted = charge_rounds(training, spec.rounds)
     spending = spending_of(resolved, tally)
     # Messages without their own noise hide nothing from an observer who sees them.
     seen = _epsilon_if_seen if spending["local_epsilon"] is not None else _nothing_hidden
@@ -203,8 +203,16 @@ def _no_round(rounds: int, halted: str) -> str:
     )
 
 
-def _rounds(training: Training, rounds: int) -> tuple[list[Metrics], str | None]:
-    """Charge all rounds; return the metrics that are known, and why the run would halt."""
+def charge_rounds(training: Training, rounds: int) -> tuple[list[Metrics], str | None]:
+    """Charge all rounds to the record of a training, without training.
+
+    Args:
+        training: A training whose charges are counted in memory.
+        rounds: The number of rounds.
+
+    Returns:
+        The metrics that are known, and why the run would halt; None if it would not.
+    """
     rows: list[Metrics] = []
     tally = training.record
     for number in range(1, rounds + 1):

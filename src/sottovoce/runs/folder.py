@@ -137,6 +137,15 @@ class RunFolder:
         assert isinstance(header, dict)
         return header
 
+    def add_to_header(self, entries: dict[str, Any]) -> None:
+        """Add entries to run.json, or replace them.
+
+        Args:
+            entries: The entries by name; not the list of clients.
+        """
+        path = self.path / "run.json"
+        files.write_json(path, {**self.header(), **entries}, mode=files.PRIVATE)
+
     def full_header(self) -> dict[str, Any]:
         """Return the content of run.json with the list of all clients, however many they are.
 
@@ -230,7 +239,14 @@ class RunFolder:
         Args:
             last_round: The last round to keep: that of the checkpoint, or 0 for none.
         """
-        rows = [row for row in self.metrics() if row["round"] <= last_round]
+        self.replace_metrics([row for row in self.metrics() if row["round"] <= last_round])
+
+    def replace_metrics(self, rows: list[dict[str, Any]]) -> None:
+        """Replace metrics.jsonl.
+
+        Args:
+            rows: The metrics of each round.
+        """
         text = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
         files.write_atomic(self.path / "metrics.jsonl", text.encode(), mode=files.PRIVATE)
 

@@ -333,6 +333,12 @@ class Run:
         return str(self._header["spec"]["privacy"]["adjacency"])
 
     @property
+    def tuning(self) -> dict[str, Any] | None:
+        """How `tune` chose this run and what that cost; None if it was not chosen by `tune`."""
+        found: dict[str, Any] | None = self._header.get("tuning")
+        return found
+
+    @property
     def guarantee(self) -> str:
         """What is protected, and on which assumptions, in a sentence."""
         return str(self._header["guarantee"])

@@ -166,8 +166,13 @@ def guarantee(resolved: Resolved) -> str:
     )
 
 
-def _charged(resolved: Resolved, record: SpendingRecord) -> list[PrivacyEvent]:
-    """Return the distinct totals that clients were charged; most clients share theirs."""
+def charged_totals(resolved: Resolved, record: SpendingRecord) -> list[PrivacyEvent]:
+    """Return the distinct totals that clients were charged; most clients have the same.
+
+    Args:
+        resolved: The run.
+        record: What the clients were charged.
+    """
     histories = dict.fromkeys(tuple(record.history(part.client)) for part in resolved.parts)
     return [compose_repeated(history) for history in histories if history]
 
@@ -397,7 +402,7 @@ def spending_of(resolved: Resolved, record: SpendingRecord) -> dict[str, Any]:
     """
     spec = resolved.spec
     spent = record.largest_spent(spec.privacy.delta)
-    charged = _charged(resolved, record)
+    charged = charged_totals(resolved, record)
     return {
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
         **_both_epsilons(resolved, charged, spent.epsilon if spent else 0.0),

@@ -218,6 +218,11 @@ def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
             "--out (in Python out=)"
         )
     header = run_folder.header()
+    if "tuning" in header:
+        raise ConfigError(
+            f"{run_folder.path} holds the best of several trials, which has ended; resuming it "
+            "would lose what the choice cost. Choose another folder (--out, in Python out=)"
+        )
     found = header["spec_hash"]
     begun = header.get("sottovoce", "earlier than 0.1")
     if isinstance(header["spec"], dict) and "rotation" not in header["spec"]:
