@@ -44,9 +44,11 @@ LawName = Literal["geometric", "negative_binomial", "poisson"]
 
 _SCORES = ("accuracy", "loss", "private_accuracy", "private_loss")
 # What all trials must have in common: who is protected, on which data, and where it runs.
-_FIXED = ("name", "seed", "randomness", "checkpoint_every", "data", "channel", "runtime")
-_FIXED += ("deployment", "evaluation", "privacy.level", "privacy.adjacency", "privacy.epsilon")
-_FIXED += ("privacy.delta", "privacy.minimum_clients", "privacy.groups")
+_FIXED: tuple[str, ...] = (
+    *("name", "seed", "randomness", "checkpoint_every", "data", "channel", "runtime"),
+    *("deployment", "evaluation", "privacy.level", "privacy.adjacency", "privacy.epsilon"),
+    *("privacy.delta", "privacy.minimum_clients", "privacy.groups"),
+)
 _MOST_POINTS = 1000
 _MOST_STEPS = 40
 _NEAR = 0.98  # The search ends when the total is at least this part of the budget.
@@ -107,8 +109,8 @@ def tune(
     """Choose settings by a random number of trials, and return the best run.
 
     Each trial is a simulated run of the spec with values drawn uniformly from the grid. What is
-    charged covers the best run together with its choice, against an observer who sees only that run:
-    the number of trials, the other trials and the time that they took must stay secret. With
+    charged covers the best run together with its choice, against an observer who sees only that
+    run: the number of trials, the other trials and the time that they took must stay secret. With
     `privacy.epsilon` the noise of each trial is calibrated so that this total stays within it.
 
     Args:
@@ -271,7 +273,10 @@ def run_trials(plan: TuningPlan, folder: Path) -> None:
         shutil.copytree(found, folder, dirs_exist_ok=True)
     result = _write_cost(plan, folder, chosen)
     if result.get("diverged"):
-        raise ConfigError(f"the best trial has no score; {result['diverged']}")
+        raise ConfigError(
+            f"no trial has a score, because the model diverged ({result['diverged']}), but "
+            "the trials are charged; choose smaller learning rates for the grid"
+        )
 
 
 def _run_trial(spec: RunSpec, folder: Path) -> dict[str, Any]:
@@ -351,8 +356,8 @@ def _sentence(plan: TuningPlan) -> str:
     return (
         f"epsilon {plan.epsilon_total:.4g} covers this run and its choice among "
         f"{len(plan.points)} settings, as long as the number of trials, the other trials and their "
-        f"duration stay secret; the party that made the trials saw all of them. One trial alone spends "
-        f"{plan.epsilon_trial:.4g}"
+        f"duration stay secret; the party that made the trials saw all of them. One trial alone "
+        f"spends {plan.epsilon_trial:.4g}"
     )
 
 
@@ -412,7 +417,7 @@ def _points(
             f"the grid has {count} points, and at most {_MOST_POINTS} are allowed; give fewer "
             "values"
         )
-    found = []
+    found: list[Point] = []
     for values in itertools.product(*grid.values()):
         point = dict(zip(grid, values, strict=True))
         found.append((point, read_given_spec(spec, {**overrides, **point}, parts)))
