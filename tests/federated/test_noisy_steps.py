@@ -298,7 +298,7 @@ def test_l1_ball_holds_the_sum_of_all_records() -> None:
     work = NoisyLocalSteps(clip_norm=2.0, geometry="l1", batch_size=4, learning_rate=1.0)
     domain = work.domain(dimension=5, num_samples=10)
     assert isinstance(domain, SteppedL1Ball)
-    assert domain.radius == 6.0
+    assert domain.radius == 8.0
     assert domain.sensitivity(ZERO_OUT) == 0.5
     assert domain.sampling_rate == 0.4
     with pytest.raises(ConfigError, match="L1"):

@@ -105,6 +105,16 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "scaffold": {"algorithm": {"kind": "scaffold", "server_learning_rate": 1.0}},
     "sampled records": {"privacy": {**SAMPLE, "record_sampling_rate": 0.3}},
+    "local noisy steps": {
+        "algorithm": {
+            **LOCAL_STEPS,
+            "local_work": "dp_sgd",
+            "batch_size": 20,
+            "local_optimizer": {"kind": "adam"},
+            "message_bits": 1,
+        },
+        "mechanism": {"kind": "gaussian"},
+    },
     "groups": {
         "privacy": {
             **SAMPLE,

@@ -1,6 +1,7 @@
 """Functions of tensors of fixed shapes, captured as CUDA graphs and launched by one call."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +17,13 @@ class CapturedFunction:
     Args:
         function: The function; it must not copy to the CPU or depend on values.
         given: Arguments of the shapes and types that all calls have.
+        pool: The memory that functions share of which only one is called at a time
+            (`torch.cuda.graph_pool_handle`); None for memory of its own.
     """
 
-    def __init__(self, function: Callable[..., Tensor], given: Sequence[Tensor]) -> None:
+    def __init__(
+        self, function: Callable[..., Tensor], given: Sequence[Tensor], pool: Any = None
+    ) -> None:
         self._given = [tensor.clone() for tensor in given]
         device = given[0].device
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -28,7 +33,7 @@ class CapturedFunction:
                 function(*self._given)
         torch.cuda.current_stream(device).wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, pool=pool):
             self._found = function(*self._given)
 
     def __call__(self, *given: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ from sottovoce.learning.clients import (
     samples_of,
     sizes_of,
 )
+from sottovoce.learning.ghost_norms import GhostSums
 from sottovoce.learning.layer_gradients import (
     DenseStack,
     GradientStack,
@@ -59,6 +60,7 @@ from sottovoce.mechanisms.kernels import cuda
 # How many numbers of gradients are held at once. It bounds the memory of a round for any number of
 # clients.
 MAX_GRADIENT_ELEMENTS = 1 << 25
+_LARGE_NETWORK = 1 << 20  # From this many parameters on, gradients of single samples are not made.
 _TIMES_ON_GPU = 16  # Many small kernels cost more time on a GPU than larger ones.
 _EVALUATED_TOGETHER = 1024
 _DIGESTED_ROWS = 1000
@@ -599,6 +601,48 @@ class Task:
         each = vmap(self._outputs, randomness="different")
         outputs: Tensor = each(parameters, features)
         return outputs
+
+    @cached_property
+    def ghost_sums(self) -> GhostSums | None:
+        """How sums of clipped gradients of a large network are computed; None in other ways."""
+        if self.is_chain or self.is_random or self.dimension < _LARGE_NETWORK:
+            return None
+        return GhostSums.of(self, self._module, self._shapes)
+
+    def parameters_of(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the parameters of a flat model by name, for differentiation.
+
+        Args:
+            flat: The model as a float32 tensor on the task's device.
+
+        Returns:
+            New leaf tensors.
+        """
+        return {n: piece.detach().requires_grad_() for n, piece in self._unflatten(flat).items()}
+
+    def losses_of(self, parameters: dict[str, Tensor], features: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of each sample, as a function of parameters by name.
+
+        Args:
+            parameters: The trained parameters.
+            features: Features of the samples.
+            labels: Labels of the samples.
+
+        Returns:
+            One number for each sample.
+        """
+        return self._losses(self._outputs(parameters, features), labels)
+
+    def test_pairs(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return features and labels of the first samples of the test data.
+
+        Args:
+            count: How many, at most.
+
+        Returns:
+            Both, on the task's device.
+        """
+        return self.test_samples(count), self._test_labels[:count]
 
     def sample_losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each sample, for several models at once.

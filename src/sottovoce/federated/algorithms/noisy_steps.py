@@ -173,7 +173,7 @@ class NoisyLocalSteps:
                 f"has {dimension}; use algorithm.clip_geometry = 'l2'"
             )
         # A mean cannot be projected onto an L1 ball, so the ball holds the sum of all records.
-        times = -(-num_samples // expected)
+        times = -(-num_samples // expected) + 1  # One more makes up for rounding to the grid.
         return SteppedL1Ball(
             dimension=dimension,
             radius=self.clip_norm * times,

@@ -19,6 +19,7 @@ from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.simulation.draws import draw_rows, law_of
 from sottovoce.learning.captured import CapturedFunction
 from sottovoce.learning.clients import ClientData, names_of, samples_of, sizes_of
+from sottovoce.learning.ghost_norms import GhostSums
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms.mechanism import Mechanism
 
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 _TOGETHER_ON_CPU = 1 << 24
 _SHARE_OF_GPU = 0.25
 _SAMPLED = {"cpu": 1 << 20, "cuda": 1 << 25}
-_WIDTH_GRAIN = 32  # Widths are multiples of this, so that graphs are used again.
+# The widths of samples are multiples of a power of two of about this share of them, so that few
+# shapes occur and graphs are used again.
+_WIDTH_SHARE = 1 / 8
 _SEEN_BEFORE_CAPTURE = 1
 
 
@@ -54,7 +57,7 @@ def noisy_models(
     """
     assert isinstance(step.randomness, SeededRandomness), "simulations without messages are seeded"
     width = max(map(_expected_width, mechanisms))
-    together = max(1, _capacity(task) // (width * task.elements_per_sample))
+    together = max(1, _capacity(task) // (width * _elements_per_sample(work, task)))
     for start in range(0, len(clients), together):
         part = slice(start, start + together)
         group = _Group.of(work, task, clients[part], mechanisms[part], step)
@@ -67,6 +70,16 @@ def _expected_width(mechanism: Mechanism) -> int:
     domain = mechanism.input_domain
     assert isinstance(domain, SteppedBall), "the algorithm made the domain"
     return domain.records
+
+
+def _ghost_sums(work: "NoisyLocalSteps", task: Task) -> GhostSums | None:
+    plain = work.geometry == "l2" and not work.normalizes
+    return task.ghost_sums if plain else None
+
+
+def _elements_per_sample(work: "NoisyLocalSteps", task: Task) -> int:
+    ghost = _ghost_sums(work, task)
+    return task.elements_per_sample if ghost is None else ghost.elements_per_sample
 
 
 def _capacity(task: Task) -> int:
@@ -163,7 +176,8 @@ class _Group:
         own = torch.arange(longest, device=draws.device) < self.sizes[:, None]
         inside = (draws < self.rates[:, None]) & own
         width = int(inside.sum(dim=2).max())
-        width = min(longest, -(-max(width, 1) // _WIDTH_GRAIN) * _WIDTH_GRAIN)
+        grain = 1 << max(0, int(width * _WIDTH_SHARE).bit_length() - 1)
+        width = min(longest, -(-max(width, 1) // grain) * grain)
         order = inside.to(torch.uint8).argsort(dim=2, descending=True, stable=True)[:, :, :width]
         shares = inside.gather(2, order).float()
         # Padded places repeat the first record, which may belong to the client only.
@@ -173,7 +187,8 @@ class _Group:
     def _means(self, models: Tensor, places: Tensor, shares: Tensor) -> Tensor:
         """Return each client's sum of clipped gradients, divided by the expected number."""
         width = places.shape[1]
-        most = max(1, _capacity(self.task) // (len(models) * self.task.elements_per_sample))
+        elements = _elements_per_sample(self.work, self.task)
+        most = max(1, _capacity(self.task) // (len(models) * elements))
         totals = torch.zeros_like(models)
         for start in range(0, width, most):
             part = slice(start, start + most)
@@ -194,8 +209,12 @@ class _Group:
     def _clipped_sums(
         self, models: Tensor, features: Tensor, labels: Tensor, shares: Tensor
     ) -> Tensor:
-        found = self.task.stacked_gradients(models, features, labels)
         work = self.work
+        ghost = _ghost_sums(work, self.task)
+        if ghost is not None:
+            every = zip(models, features, labels, shares, strict=True)
+            return torch.stack([ghost.clipped_total(*one, work.limit) for one in every])
+        found = self.task.stacked_gradients(models, features, labels)
         totals = found.clipped_totals(
             work.limit, shares[:, None], work.geometry, normalizes=work.normalizes
         )
@@ -213,7 +232,9 @@ class _Group:
         if known < _SEEN_BEFORE_CAPTURE:
             return self._clipped_sums
         try:
-            captured = self.work.kept[key] = CapturedFunction(self._clipped_sums, given)
+            pool = self.work.kept.setdefault("pool", torch.cuda.graph_pool_handle())
+            captured = CapturedFunction(self._clipped_sums, given, pool)
+            self.work.kept[key] = captured
         except RuntimeError as error:
             self.work.kept["failed"] = True
             warnings.warn(
