@@ -594,7 +594,14 @@ class FedAvg:
         return float(self.local_work.records(num_samples))
 
     def message_mechanism(self, mechanism: Mechanism) -> Mechanism:
-        """Return the mechanism that encodes messages; noisy local steps only need compression."""
+        """Return the mechanism that encodes messages; noisy local steps only need compression.
+
+        Args:
+            mechanism: The mechanism that is charged.
+
+        Returns:
+            The same mechanism, or one that compresses what its noise protects.
+        """
         if isinstance(self.local_work, NoisyLocalSteps):
             return self.local_work.message_mechanism(mechanism)
         return mechanism
