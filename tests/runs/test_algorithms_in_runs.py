@@ -254,7 +254,7 @@ def test_following_the_average_is_federated_averaging(tmp_path: Path) -> None:
         (
             "scaffold-sample",
             {"algorithm": {"kind": "scaffold", **LOCAL}},
-            "takes one clipped full-batch step",
+            "takes one clipped step a round",
         ),
         (
             "scaffold-sample",

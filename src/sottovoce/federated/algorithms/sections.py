@@ -73,8 +73,8 @@ def refuse_local_keys(section: "FedAvgSection | ScaffoldSection") -> None:
     if given:
         told = " and ".join(f"'algorithm.{name}'" for name in given)
         raise ConfigError(
-            f"sample-level privacy takes one clipped full-batch step a round; drop {told}, set "
-            "algorithm.local_work = 'dp_sgd' (several noisy steps), or privacy.level = 'client'"
+            f"sample-level privacy takes one clipped step a round; drop {told}, set the algorithm "
+            "'fedavg' with local_work = 'dp_sgd' (several noisy steps), or privacy.level = 'client'"
         )
 
 
