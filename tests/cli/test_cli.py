@@ -113,7 +113,7 @@ BAD_CALLS = [
     (SPEND.replace("noise_multiplier=10", "noise_multiplier"), "--param needs key=value"),
     (SPEND + " --adjacency add-remove", "valid names: replace-one, zero-out"),
     (SPEND + " --dimension 0", "dimension must be an integer from 1"),
-    (SPEND + " --clip-norm 0", "clip norm"),
+    (SPEND + " --clip-norm 0", "clip_norm"),
     ("privacy spend --mechanism gauss_hermite --param levels=0 --param noise_multiplier=1 "
      "--delta 1e-5", "levels must be an integer from 2 to 256, got 0"),
     ("privacy spend --mechanism gauss_hermite --param levels=18446744073709551616 --param "
@@ -132,7 +132,7 @@ BAD_CALLS = [
     (SPEND.replace("--delta 1e-5", ""), "Missing option '--delta'"),
     ("plan", "Missing options '--epsilon', '--delta', '--dimension'; see --help"),
     ("estimate mean x.csv --epsilon=1", "Missing options '--lower', '--upper'; see --help"),
-    (SPEND + " --epsilom 3", "No such option: --epsilom"),
+    (SPEND + " --epsilom 3", "No such option '--epsilom'"),
     (SPEND + " --param noise_multiplier=3", "gives 'noise_multiplier' twice"),
     (SPEND + " --clip-norm 1e-320", "must be at least 1e-100"),
     ("privacy spent", "No such command 'spent'"),

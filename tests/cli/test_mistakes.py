@@ -28,8 +28,8 @@ def test_without_arguments_it_says_where_to_begin(cli: Any) -> None:
         ("spend", "No such command 'spend', did you mean 'privacy spend'?"),
         ("privacy spent", "No such command 'spent', did you mean 'spend'?"),
         ("xyzzy", "No such command 'xyzzy'; see --help"),
-        ("plan --epsilom 3", "No such option: --epsilom, did you mean '--epsilon'?"),
-        ("plan --qqqqqqq 3", "No such option: --qqqqqqq; see --help"),
+        ("plan --epsilom 3", "No such option '--epsilom', did you mean '--epsilon'?"),
+        ("plan --qqqqqqq 3", "No such option '--qqqqqqq'; see --help"),
         ("estimate median", "No such command 'median', did you mean 'quantiles'?"),
     ],
 )

@@ -102,7 +102,7 @@ def test_the_frontier_is_drawn(cli: Any, tmp_path: Path) -> None:
         ("--epsilon -1 --delta 1e-5 --dimension 3", "epsilon must be"),
         ("--epsilon 1 --delta 2 --dimension 3", "delta must lie"),
         ("--epsilon 1 --delta 1e-5 --dimension 0", "dimension must be"),
-        ("--epsilon 1 --delta 1e-5 --dimension 3 --clip-norm 0", "clip norm"),
+        ("--epsilon 1 --delta 1e-5 --dimension 3 --clip-norm 0", "clip_norm"),
         ("--epsilon 1 --delta 1e-5 --dimension 3 --clip-geometry l3", "clip geometry 'l3'"),
         ("--epsilon 1 --delta 1e-5 --dimension 3 --rounds 0", "rounds must be"),
         ("--epsilon 1 --delta 1e-5 --dimension 3 --adjacency other", "adjacency 'other'"),

@@ -19,7 +19,7 @@ from one_message import privatise_one
 from watched_encoding import watch_encoding
 
 from sottovoce.core.adjacency import Adjacency, Unit
-from sottovoce.core.domains import L2Ball
+from sottovoce.core.domains import L2Ball, SteppedL2Ball
 from sottovoce.core.errors import (
     AdjacencyMismatchError,
     BudgetExhaustedError,
@@ -29,6 +29,7 @@ from sottovoce.core.errors import (
 from sottovoce.core.randomness import Keystream, Randomness, SeededRandomness, SystemRandomness
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Charge
+from sottovoce.mechanisms.compressed_update import compressed
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
@@ -525,6 +526,26 @@ def test_a_discarded_message_for_another_input_is_a_new_attempt(ledger: Ledger, 
     assert second != first
     assert attempts(ledger) == [0, 1]
     assert len(set(spy.fingerprints)) == 2
+
+
+def test_noisy_steps_on_other_data_are_refused_where_their_noise_would_repeat(
+    ledger: Ledger, spy: Spy
+) -> None:
+    ball = SteppedL2Ball(dimension=DIMENSION, radius=1.0, records=10, steps=3, sampling_rate=0.5)
+    noise = GaussHermite(input_domain=ball, levels=4, noise_multiplier=2.0)
+    part = ClientPlan(client="ada", mechanism=compressed(noise, 2), weight=1.0)
+    plan = dataclasses.replace(a_plan(), unit=Unit.SAMPLE, clients=(part,))
+
+    def send(values: ArrayLike) -> bytes:
+        request = PrivatizationRequest(part=part, uplink=0, values=values)
+        return privatise_one(plan, request, ledger, SeededRandomness(7))
+
+    first = send(VALUES)
+    ledger.discard_messages("run", before_round=2)
+    with pytest.raises(LedgerError, match="data have changed since"):
+        send(OTHER_VALUES)
+    assert send(VALUES) == first
+    assert attempts(ledger) == [0]
 
 
 # -- any history at all --------------------------------------------------------------------

@@ -254,7 +254,7 @@ def test_following_the_average_is_federated_averaging(tmp_path: Path) -> None:
         (
             "scaffold-sample",
             {"algorithm": {"kind": "scaffold", **LOCAL}},
-            "takes one clipped full-batch step",
+            "takes one clipped step a round",
         ),
         (
             "scaffold-sample",
@@ -300,7 +300,7 @@ def test_following_the_average_is_federated_averaging(tmp_path: Path) -> None:
                     "batch_size": 5,
                 }
             },
-            "drop 'algorithm.local_epochs' and 'algorithm.batch_size', or set privacy.level",
+            "drop 'algorithm.local_epochs' and 'algorithm.batch_size', set the algorithm 'fedavg'",
         ),
         (
             "scaffold-client",

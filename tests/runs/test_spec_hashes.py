@@ -16,6 +16,7 @@ OF_EXAMPLES = {
     "client_budgets.toml": "0d0bda415879c1ba",
     "client_level.toml": "2341bcfc62830a55",
     "federation.toml": "7dab0c4bb1232ed4",
+    "local_dp_sgd.toml": "7f09a331f90e2fb0",
     "nbafl.toml": "e9a257c70fd95b0b",
     "one_bit.toml": "9f6f871395cd3621",
     "own_model.toml": "b20ccafab3c56bb7",

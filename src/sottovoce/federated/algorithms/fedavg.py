@@ -1,7 +1,9 @@
-"""Federated averaging, with two kinds of local work that determine what is protected.
+"""Federated averaging, with three kinds of local work that determine what is protected.
 
 SampleClippedGradient   sample level: one step whose per-sample gradients are clipped, so that one
                         sample moves the client's mean by at most C/n (zero-out).
+NoisyLocalSteps         sample level: several such steps on secret samples of the client's records,
+                        each with its own noise (in `noisy_steps`).
 LocalSgd                client level: local steps, on all records or on minibatches; the whole
                         update is clipped to C. With one step on all records it is federated SGD;
                         with penalties it is FedProx.
@@ -594,7 +596,14 @@ class FedAvg:
         return float(self.local_work.records(num_samples))
 
     def message_mechanism(self, mechanism: Mechanism) -> Mechanism:
-        """Return the mechanism that encodes messages; noisy local steps only need compression."""
+        """Return the mechanism that encodes messages; noisy local steps only need compression.
+
+        Args:
+            mechanism: The mechanism that is charged.
+
+        Returns:
+            The same mechanism, or one that compresses what its noise protects.
+        """
         if isinstance(self.local_work, NoisyLocalSteps):
             return self.local_work.message_mechanism(mechanism)
         return mechanism

@@ -73,8 +73,8 @@ def refuse_local_keys(section: "FedAvgSection | ScaffoldSection") -> None:
     if given:
         told = " and ".join(f"'algorithm.{name}'" for name in given)
         raise ConfigError(
-            f"sample-level privacy takes one clipped full-batch step a round; drop {told}, set "
-            "algorithm.local_work = 'dp_sgd' (several noisy steps), or privacy.level = 'client'"
+            f"sample-level privacy takes one clipped step a round; drop {told}, set the algorithm "
+            "'fedavg' with local_work = 'dp_sgd' (several noisy steps), or privacy.level = 'client'"
         )
 
 
@@ -313,8 +313,9 @@ class FedAvgSection(AlgorithmSection):
             for name in ("budget_penalty", "proximal_weight"):
                 if getattr(self, name):
                     raise ConfigError(
-                        f"'algorithm.{name}' acts between local steps, but sample-level privacy "
-                        "takes only one step; drop it, or set privacy.level = 'client'"
+                        f"'algorithm.{name}' acts between local steps, but this takes only one; "
+                        "drop it, set algorithm.local_work = 'dp_sgd' (several noisy steps), or "
+                        "privacy.level = 'client'"
                     )
             refuse_local_keys(self)
             return make_clipped_gradient(setting)

@@ -117,6 +117,18 @@ class _Group:
         mechanisms: Sequence[Mechanism],
         step: ClientStepInput,
     ) -> "_Group":
+        """Return the group of some clients, with their records on the task's device.
+
+        Args:
+            work: What a client computes.
+            task: The model and its loss.
+            clients: The clients.
+            mechanisms: The mechanism of each client's steps.
+            step: The round and the model that all start from.
+
+        Returns:
+            The group.
+        """
         device = task.device
         features, labels = samples_of(clients)
         sizes = torch.tensor(sizes_of(clients), device=device)
