@@ -42,7 +42,7 @@ def test_models_and_records_in_many_blocks_give_the_same(monkeypatch: pytest.Mon
     found = context.confidences(task, models, records, labels, asked)
     # Differences of logits of up to 15, in float32.
     np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-5)
-    alone = task._outputs(task._unflatten(task.tensor(models[1])), records.flip(-1))
+    alone = task._outputs(task._flat.split(task.tensor(models[1])), records.flip(-1))
     np.testing.assert_allclose(
         whole[1, :, 1], logit_confidences(alone, labels).detach().numpy(), rtol=1e-4, atol=1e-5
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from sottovoce.core.errors import ConfigError, ParameterError, PrivacyError, Sot
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.algorithms.noisy_steps import NoisyLocalSteps
+from sottovoce.learning.augmentation import UNCHANGED, Augmentation, Draws
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.optimizers import OptimizerSettings
 from sottovoce.learning.task import Task
@@ -251,6 +253,44 @@ def test_both_ways_of_computing_have_the_same_law() -> None:
     np.testing.assert_allclose(spreads["float"], spreads["exact"], rtol=0.3)
 
 
+class Mirror(Augmentation):
+    """Mirror every image."""
+
+    def changes(self, draws: Draws) -> Draws:
+        return draws % 1 + UNCHANGED + 81
+
+
+@pytest.mark.parametrize("summation", ["exact", "float"])
+def test_each_gradient_is_that_of_one_changed_copy(summation: Literal["exact", "float"]) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 2, kernel_size=3), nn.Flatten(), nn.Linear(18, 2))
+    images = torch.randn(7, 1, 5, 5)
+    task = Task(module, images, torch.zeros(7, dtype=torch.int64))
+    plain = NoisyLocalSteps(
+        clip_norm=0.3, steps=3, rate=0.8, learning_rate=0.7, summation=summation
+    )
+    mechanism = NoPrivacy(input_domain=ball_of(plain, task, 7))
+    step = ClientStepInput(
+        run="r",
+        round=1,
+        model=task.initial_model(),
+        state={},
+        randomness=SeededRandomness(3),
+        mechanism_of=lambda _: mechanism,
+    )
+    found = []
+    for work, given in (
+        (dataclasses.replace(plain, augmentation=Mirror(flips=True, crops=False)), images),
+        (plain, images.flip(3)),
+        (plain, images),
+    ):
+        client = ClientData(name="c", features=given, labels=torch.arange(7) % 2)
+        ((_, rows),) = work.updates(task, [client], step)
+        found.append(torch.cat(list(rows.blocks(1))))
+    torch.testing.assert_close(found[0], found[1])
+    assert not torch.allclose(found[0], found[2], rtol=1e-2)
+
+
 def test_pulls_keep_clients_close_to_the_shared_model() -> None:
     free = NoisyLocalSteps(clip_norm=1.0, steps=20, rate=1.0, learning_rate=0.5)
     near = dataclasses.replace(free, proximal_weight=0.5, penalties={"c5": 0.5})
@@ -318,6 +358,7 @@ def test_l1_ball_holds_the_sum_of_all_records() -> None:
         ({"local_work": "auto"}, "local_work = 'dp_sgd'"),
         ({"gradient_clip": 1.0}, "drop 'algorithm.gradient_clip'"),
         ({"local_optimizer": {"kind": "lbfgs"}}, "use one of adadelta"),
+        ({"augmentation": "flip"}, "'algorithm.augmentation' changes images"),
         ({"rate": 0.5}, "both say how many records"),
         ({"channel": {"kind": "secure_sum", "minimum_clients": 2}}, "channel 'direct'"),
     ],

@@ -76,7 +76,7 @@ def test_outputs_are_those_of_each_model_alone(name: str) -> None:
     task, models, features, _ = parts(name)
     found = task.stacked_outputs(models, features)
     for i in range(MODELS):
-        alone = task._outputs(task._unflatten(models[i]), features[i])
+        alone = task._outputs(task._flat.split(models[i]), features[i])
         torch.testing.assert_close(found[i], alone)
 
 
@@ -97,6 +97,6 @@ def test_the_gradient_of_inputs_is_torchs() -> None:
     task, models, features, _ = parts("stride")
     features.requires_grad_()
     (found,) = torch.autograd.grad(task.stacked_outputs(models, features).square().sum(), features)
-    alone = [task._outputs(task._unflatten(m), x) for m, x in zip(models, features, strict=True)]
+    alone = [task._outputs(task._flat.split(m), x) for m, x in zip(models, features, strict=True)]
     (expected,) = torch.autograd.grad(torch.stack(alone).square().sum(), features)
     torch.testing.assert_close(found, expected)

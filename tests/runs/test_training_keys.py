@@ -80,6 +80,7 @@ def test_the_stored_spec_has_the_keys_and_leaves_out_their_defaults() -> None:
         "local_optimizer": {"kind": "SGD"},
         "local_schedule": {"kind": "constant"},
         "server_schedule": {"kind": "constant"},
+        "augmentation": "none",
     }
     assert client_spec({**LOCAL_STEPS, **spelled_out}).hash == client_spec(LOCAL_STEPS).hash
 
@@ -155,6 +156,8 @@ def test_a_run_that_diverges_says_so_in_result_and_report_and_keeps_its_last_mod
         ({"local_schedule": {"kind": "cosine", "warmup_rounds": 6}}, "leaves no round of 6"),
         ({"server_schedule": {"kind": "linear", "final": 0.1}}, "did you mean 'final_factor'"),
         ({"gradient_clip": -1.0}, "gradient_clip"),
+        ({"augmentation": "rotate"}, "augmentation"),
+        ({"augmentation": "flip"}, r"samples have the shape \(64,\); drop it"),
         ({"averaging": {"kind": "swa"}}, "unknown average 'swa'"),
         ({"averaging": {"kind": "mean", "rounds": 10**6}, "model": 1}, "keeps 1000000 models"),
         ({"server_optimizer": {"kind": "adam"}, "server_momentum": 0.9}, "give one of them"),
@@ -167,8 +170,16 @@ def test_keys_that_cannot_be_used_are_refused(keys: dict[str, Any], told: str) -
         load_inputs(client_spec({**LOCAL_STEPS, **keys}))
 
 
+def test_images_that_become_features_are_not_changed_at_random() -> None:
+    spec = client_spec({**LOCAL_STEPS, "augmentation": "crop"}, features=[{"kind": "flatten"}])
+    with pytest.raises(ConfigError, match=r"what \[\[features\]\] computes"):
+        load_inputs(spec)
+
+
 @pytest.mark.parametrize(
-    "key", [{"local_optimizer": {"kind": "adam"}}, {"gradient_clip": 1.0}], ids=str
+    "key",
+    [{"local_optimizer": {"kind": "adam"}}, {"gradient_clip": 1.0}, {"augmentation": "crop"}],
+    ids=str,
 )
 def test_keys_of_local_steps_are_refused_at_sample_level(key: dict[str, Any]) -> None:
     algorithm = {"kind": "fedavg", "server_learning_rate": 1.0, **key}

@@ -7,6 +7,7 @@ from typing import Any
 
 from sottovoce.core.errors import ConfigError
 from sottovoce.federated.training import Halted
+from sottovoce.learning.task import Task
 from sottovoce.runs.build import build
 from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.outcome import Metrics, metrics_row, result_of, stop_if_diverged
@@ -48,6 +49,8 @@ def trial(spec: RunSpec, *, on_round: OnRound | None = None) -> dict[str, Any]:
         "seconds": time.perf_counter() - begun,
         "training_seconds": seconds,
         "clients_per_second": asked / seconds if seconds else math.nan,
+        "trivial_score": _trivial_score(resolved.task),
+        "test_samples": resolved.task.num_test_samples,
         "curve": [
             {key: row[key] for key in ("round", "accuracy", "loss", "epsilon")}
             for row in map(_with_published_score, rows)
@@ -60,6 +63,18 @@ def _with_published_score(row: dict[str, Any]) -> dict[str, Any]:
     """Return figures in which a regression has 1 - mean absolute error, as papers print it."""
     error = row.get("metrics", {}).get("mean absolute error")
     return row if error is None else {**row, "accuracy": 1.0 - error}
+
+
+def _trivial_score(task: Task) -> float | None:
+    """Return the score of the best constant answer on the test data, in the figure of the trials.
+
+    It is the share of the most frequent class. For a regression it is 1 - mean absolute error of
+    the median, as the figure of the trials is; the R-squared of a constant is at most 0.
+    """
+    if task.objective != "regression":
+        return task.trivial_score()
+    _, targets = task.test_pairs(task.num_test_samples)
+    return 1.0 - float((targets - targets.quantile(0.5, dim=0)).abs().mean())
 
 
 def _evaluated_rounds(rounds: int) -> frozenset[int]:

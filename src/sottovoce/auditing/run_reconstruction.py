@@ -285,6 +285,11 @@ def sender_of(run: FinishedRun) -> Sender:
             "minibatches; use --method learned, or a run without 'algorithm.batch_size'"
         )
     local = algorithm.local_work
+    if isinstance(local, LocalSgd) and local.augmentation is not None:
+        raise ConfigError(
+            "--method inversion repeats the local steps of a client and does not know how it "
+            "changed its images; use --method learned, or a run without 'algorithm.augmentation'"
+        )
     if isinstance(local, LocalSgd) and not local.optimizer.is_plain_sgd:
         raise ConfigError(
             "--method inversion repeats steps of plain SGD; use --method learned, or a run without "

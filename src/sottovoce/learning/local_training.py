@@ -26,7 +26,7 @@ modules are trained one client after the other, with a warning that gives the re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +34,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sottovoce.learning.augmentation import changed_images
 from sottovoce.learning.clients import ClientData, samples_of, sizes_of
 from sottovoce.learning.minibatches import NO_RECORD, Indices, Minibatches
 from sottovoce.learning.model_steps import (
@@ -132,7 +133,7 @@ class LocalTrainer:
     def _at_once(self, pool: "_Pool", steps: StepSettings) -> Tensor:
         task, given = self._task, steps.minibatches
         if task.device.type == "cuda":
-            given = replace(given, records=_pad_clients(given.records))
+            given = given.padded(_missing_clients(len(given)))
         group = ClientGroup.start(steps, task.stack_form, clients=len(given))
         step: Step | None = None
         for batch in pool.batches(given):
@@ -155,15 +156,19 @@ class _Pool:
     def batches(self, given: Minibatches) -> Iterator[StepBatch]:
         """Yield the minibatches of the clients, step after step."""
         device = self.features.device
-        for _ in range(given.repeats):
+        for turn in range(given.repeats):
             for first in range(0, given.records.shape[1], _INDEXED_STEPS):
-                rows, weights = self._indices(given.records[:, first : first + _INDEXED_STEPS])
-                for chosen, own in zip(
-                    copy_to(rows, device), copy_to(weights, device), strict=True
-                ):
-                    yield StepBatch(
-                        features=self.features[chosen], labels=self.labels[chosen], weights=own
-                    )
+                part = slice(first, first + _INDEXED_STEPS)
+                rows, weights = self._indices(given.records[:, part])
+                changes = None
+                if given.changes is not None:
+                    changes = copy_to(given.changes[:, turn, part].swapaxes(0, 1), device)
+                indexed = zip(copy_to(rows, device), copy_to(weights, device), strict=True)
+                for step, (chosen, own) in enumerate(indexed):
+                    features = self.features[chosen]
+                    if changes is not None:
+                        features = changed_images(features, changes[step])
+                    yield StepBatch(features=features, labels=self.labels[chosen], weights=own)
 
     def _indices(self, records: Indices) -> tuple[Indices, NDArray[np.float32]]:
         """Return positions and weights of some steps, (steps, models, width) each."""
@@ -192,11 +197,13 @@ def _one_by_one(
         if not steps.optimizer.is_plain_sgd:
             alone = model[None].clone()
             optimizer = steps.optimizer.start(alone, learning_rate=steps.learning_rate)
-        own = [torch.from_numpy(records) for records in steps.minibatches.of_client(place)]
         with task.layers_of(clients[place : place + 1]):
-            for records in own * steps.minibatches.repeats:
-                chosen = records.to(task.device)
-                gradient = task.gradient(model, features[chosen], labels[chosen])
+            for records, changes in steps.minibatches.steps_of(place):
+                chosen = torch.from_numpy(records).to(task.device)
+                batch = features[chosen]
+                if changes is not None:
+                    batch = changed_images(batch, torch.from_numpy(changes).to(task.device))
+                gradient = task.gradient(model, batch, labels[chosen])
                 if steps.gradient_clip is not None:
                     gradient = clip_gradients(gradient, steps.gradient_clip)
                 if steps.shifts is not None:
@@ -214,14 +221,13 @@ def _one_by_one(
     return trained[0][None] if len(trained) == 1 else torch.stack(trained)
 
 
-def _pad_clients(records: Indices) -> Indices:
-    """Return minibatches with a few more clients, which take no step.
+def _missing_clients(count: int) -> int:
+    """Return how many clients that take no step are added to a group.
 
     Group sizes that differ a little then have the same shapes, and share a CUDA graph.
     """
-    grain = 1 << max(0, len(records).bit_length() - 5)
-    missing = -len(records) % grain
-    return np.pad(records, ((0, missing), (0, 0), (0, 0)), constant_values=NO_RECORD)
+    grain = 1 << max(0, count.bit_length() - 5)
+    return -count % grain
 
 
 def copy_to(values: NDArray[Any], device: torch.device) -> Tensor:

@@ -7,7 +7,7 @@ of 32 bits for each record, and sorts the records by them. So minibatches depend
 keystream and the number of the client's records.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream, Randomness, SeededRandomness
 
 Indices = NDArray[np.int64]
+Changes = NDArray[np.uint8]
 NO_RECORD = -1
 
 
@@ -29,6 +30,8 @@ class Minibatches:
         records: The numbers of the records in their client's data, (clients, steps, width). Unused
             places are -1, and follow the used ones; a step without any record is not taken.
         repeats: How often all these steps are taken, one after the other.
+        changes: How each record is changed in each step (`augmentation` defines the numbers),
+            (clients, repeats, steps, width); None if records are used as they are.
 
     Examples:
         >>> Minibatches.full([2, 1], steps=3).records[:, 0].tolist()
@@ -37,6 +40,7 @@ class Minibatches:
 
     records: Indices
     repeats: int = 1
+    changes: Changes | None = None
 
     @classmethod
     def full(cls, sizes: Sequence[int], *, steps: int) -> "Minibatches":
@@ -57,7 +61,8 @@ class Minibatches:
         return len(self.records)
 
     def __getitem__(self, clients: slice) -> "Minibatches":
-        return Minibatches(records=self.records[clients], repeats=self.repeats)
+        changes = None if self.changes is None else self.changes[clients]
+        return Minibatches(records=self.records[clients], repeats=self.repeats, changes=changes)
 
     @property
     def width(self) -> int:
@@ -74,7 +79,19 @@ class Minibatches:
         taken = self.records != NO_RECORD
         steps = int(taken.any(axis=(0, 2)).sum())
         width = int(taken.any(axis=(0, 1)).sum())
-        return Minibatches(records=self.records[:, :steps, :width], repeats=self.repeats)
+        changes = None if self.changes is None else self.changes[:, :, :steps, :width]
+        return Minibatches(
+            records=self.records[:, :steps, :width], repeats=self.repeats, changes=changes
+        )
+
+    def padded(self, clients: int) -> "Minibatches":
+        """Return these minibatches with further clients, which take no step."""
+        more = ((0, clients), (0, 0), (0, 0))
+        changes = self.changes
+        if changes is not None:
+            changes = np.pad(changes, (*more, (0, 0)))
+        records = np.pad(self.records, more, constant_values=NO_RECORD)
+        return Minibatches(records=records, repeats=self.repeats, changes=changes)
 
     def of_client(self, client: int) -> list[Indices]:
         """Return the records of each step of one client, without the steps that are not taken.
@@ -87,6 +104,16 @@ class Minibatches:
         """
         rows = self.records[client]
         return [row[row != NO_RECORD] for row in rows if len(row) and row[0] != NO_RECORD]
+
+    def steps_of(self, client: int) -> Iterator[tuple[Indices, Changes | None]]:
+        """Yield the records of each step of one client with their changes, in all repeats."""
+        own = self.of_client(client)
+        for turn in range(self.repeats):
+            for step, records in enumerate(own):
+                if self.changes is None:
+                    yield records, None
+                else:
+                    yield records, self.changes[client, turn, step, : len(records)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

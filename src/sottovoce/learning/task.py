@@ -32,6 +32,7 @@ from sottovoce.learning.clients import (
     samples_of,
     sizes_of,
 )
+from sottovoce.learning.flat_layout import FlatLayout, digest_of_fixed, initial_vector
 from sottovoce.learning.ghost_norms import GhostSums
 from sottovoce.learning.layer_gradients import (
     DenseStack,
@@ -50,7 +51,6 @@ from sottovoce.learning.models.modules import (
     check_module,
     draws_random_numbers,
     logits_of,
-    trainable_parameters,
 )
 from sottovoce.learning.objectives import Kind, Objective
 from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings
@@ -128,11 +128,10 @@ class Task:
             objective = Objective(kind=objective)
         self._objective = objective
         self.objective: Kind = objective.kind
-        trained = trainable_parameters(module)
-        self._shapes = {name: p.shape for name, p in trained.items()}
+        self._flat = FlatLayout.of(module)
         # Frozen parameters count for the memory of a step, as a measure of what layers hold.
         self._num_parameters = sum(one.numel() for one in module.parameters())
-        self._all_trained = len(trained) == len(list(module.parameters()))
+        self._all_trained = all(one.requires_grad for one in module.parameters())
         self._chain = chain_of(module, test_features.shape[1:])
         self._module = module.to(self.device)
         self._in_training = [layer for layer in module.modules() if layer.training]
@@ -144,7 +143,7 @@ class Task:
     @cached_property
     def dimension(self) -> int:
         """The number of trainable parameters of the module."""
-        return sum(shape.numel() for shape in self._shapes.values())
+        return self._flat.dimension
 
     @cached_property
     def is_random(self) -> bool:
@@ -159,15 +158,7 @@ class Task:
 
         Server and sites build them from the spec, and compare this digest.
         """
-        kept, buffers = self._module.state_dict(), dict(self._module.named_buffers())
-        fixed = [name for name, p in self._module.named_parameters() if not p.requires_grad]
-        fixed += [name for name in buffers if name in kept]
-        hashed = hashlib.blake2b(digest_size=8)
-        for name in fixed:
-            values = kept[name].detach().cpu()
-            hashed.update(repr((name, tuple(values.shape), str(values.dtype))).encode())
-            hashed.update(values.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        return hashed.hexdigest() if fixed else ""
+        return digest_of_fixed(self._module)
 
     def initial_model(self) -> Vector:
         """Return the module's own trainable parameters, its initial weights, as a flat vector.
@@ -175,17 +166,12 @@ class Task:
         Returns:
             A new float64 vector, in the order of `layout`.
         """
-        flat = torch.empty(self.dimension, dtype=torch.float64)
-        pieces = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
-        trained = trainable_parameters(self._module).values()
-        for piece, parameter in zip(pieces, trained, strict=True):
-            piece.copy_(parameter.detach().reshape(-1))
-        return flat.numpy()
+        return initial_vector(self._module)
 
     @property
     def layout(self) -> dict[str, tuple[int, ...]]:
         """The name and shape of every trainable tensor, in the order of the flat vector."""
-        return {name: tuple(shape) for name, shape in self._shapes.items()}
+        return {name: tuple(shape) for name, shape in self._flat.shapes.items()}
 
     @property
     def is_chain(self) -> bool:
@@ -249,7 +235,7 @@ class Task:
         Returns:
             All figures, over the whole test data.
         """
-        parameters = self._unflatten(self.tensor(model))
+        parameters = self._flat.split(self.tensor(model))
         totals = []
         with torch.no_grad(), self.evaluating():
             for start in range(0, len(self._test_labels), _EVALUATED_TOGETHER):
@@ -305,7 +291,7 @@ class Task:
             the mean absolute error): two float64 tensors with one entry for each client. They are
             NaN for a client without records.
         """
-        parameters = self._unflatten(self.tensor(model))
+        parameters = self._flat.split(self.tensor(model))
         features, labels = self._samples(clients)
         sizes = torch.tensor(sizes_of(clients), device=self.device)
         owners = torch.repeat_interleave(sizes)
@@ -333,7 +319,7 @@ class Task:
             A scalar.
         """
         with self.evaluating():
-            outputs = self._outputs(self._unflatten(flat), features)
+            outputs = self._outputs(self._flat.split(flat), features)
         return self._losses(outputs, labels).mean()
 
     def gradient(self, flat: Tensor, features: Tensor, labels: Tensor) -> Tensor:
@@ -347,18 +333,12 @@ class Task:
         Returns:
             A new flat tensor.
         """
-        parameters = {
-            name: piece.detach().requires_grad_() for name, piece in self._unflatten(flat).items()
-        }
+        parameters = self.parameters_of(flat)
         with torch.enable_grad():
             loss = self._losses(self._outputs(parameters, features), labels).mean()
-        gradients = [*torch.autograd.grad(loss, [*parameters.values()], allow_unused=True)]
-        found = torch.zeros_like(flat)
-        for piece in torch.split(found, [shape.numel() for shape in self._shapes.values()]):
-            gradient = gradients.pop(0)
-            if gradient is not None:
-                piece.copy_(gradient.reshape(-1))
-        return found
+        pieces = [*parameters.values()]
+        found = torch.autograd.grad(loss, pieces, allow_unused=True, materialize_grads=True)
+        return self._flat.join(dict(zip(parameters, found, strict=True)))
 
     def outputs(self, flat: Tensor, features: Tensor) -> Tensor:
         """Return the outputs of a flat model for some samples; for a classification, the logits.
@@ -371,7 +351,7 @@ class Task:
             One row for each sample.
         """
         with self.evaluating():
-            return self._outputs(self._unflatten(flat), features)
+            return self._outputs(self._flat.split(flat), features)
 
     def embeddings(self, flat: Tensor, features: Tensor) -> Tensor:
         """Return the inputs of the last linear layer: the penultimate representation.
@@ -591,11 +571,11 @@ class Task:
         if self._chain is not None and self._all_trained and on_gpu:
             from sottovoce.learning.cuda_outputs import ChannelsLast
 
-            return ChannelsLast(self._chain, self._shapes, self.device)
+            return ChannelsLast(self._chain, self._flat.shapes, self.device)
         return ModuleOrder(self._compute_outputs)
 
     def _compute_outputs(self, models: Tensor, features: Tensor) -> Tensor:
-        parameters = self._unflatten_rows(models)
+        parameters = self._flat.split(models)
         if self._chain is not None:
             return stacked_outputs(self._chain, parameters, features)
         each = vmap(self._outputs, randomness="different")
@@ -607,7 +587,7 @@ class Task:
         """How sums of clipped gradients of a large network are computed; None in other ways."""
         if self.is_chain or self.is_random or self.dimension < _LARGE_NETWORK:
             return None
-        return GhostSums.of(self, self._module, self._shapes)
+        return GhostSums.of(self, self._module, self._flat.shapes)
 
     def parameters_of(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the parameters of a flat model by name, for differentiation.
@@ -618,7 +598,7 @@ class Task:
         Returns:
             New leaf tensors.
         """
-        return {n: piece.detach().requires_grad_() for n, piece in self._unflatten(flat).items()}
+        return {n: piece.detach().requires_grad_() for n, piece in self._flat.split(flat).items()}
 
     def losses_of(self, parameters: dict[str, Tensor], features: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each sample, as a function of parameters by name.
@@ -668,7 +648,7 @@ class Task:
         Returns:
             The unclipped gradients of every model at its own samples.
         """
-        parameters = self._unflatten_rows(models)
+        parameters = self._flat.split(models)
         if self._chain is not None:
 
             def losses(outputs: Tensor) -> Tensor:
@@ -677,8 +657,7 @@ class Task:
             return stacked_gradients(self._chain, parameters, features, losses)
         of_samples = vmap(grad(self._sample_loss), in_dims=(None, 0, 0), randomness="different")
         found = vmap(of_samples, randomness="different")(parameters, features, labels)
-        flat = torch.cat([found[name].flatten(start_dim=2) for name in self._shapes], dim=2)
-        return GradientStack((DenseStack(flat),))
+        return GradientStack((DenseStack(self._flat.join(found)),))
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -711,7 +690,7 @@ class Task:
     def _gradients(self, model: Floats, features: Tensor, labels: Tensor) -> Rows:
         if self._linear is not None:
             return self._linear_gradients(model, features, labels)
-        parameters = self._unflatten(self.tensor(model))
+        parameters = self._flat.split(self.tensor(model))
         if self._chain is not None:
             return layer_gradients(
                 self._chain, parameters, features, lambda outputs: self._losses(outputs, labels)
@@ -719,14 +698,14 @@ class Task:
         # Each sample has its own dropout, which depends on no other sample.
         per_sample = vmap(grad(self._sample_loss), in_dims=(None, 0, 0), randomness="different")
         gradients = per_sample(parameters, features, labels)
-        return DenseRows(self._flatten(gradients))
+        return DenseRows(self._flat.join(gradients))
 
     def _linear_gradients(self, model: Floats, features: Tensor, labels: Tensor) -> OuterRows:
         """Return the gradient of cross-entropy in factors.
 
         It is (softmax(W x + b) - onehot(y)) x (x, 1).
         """
-        weight, *bias = self._unflatten(self.tensor(model)).values()
+        weight, *bias = self._flat.split(self.tensor(model)).values()
         inputs = features.reshape(len(features), -1)
         residuals = torch.softmax(nn.functional.linear(inputs, weight, *bias), dim=1)
         residuals.scatter_(1, labels.unsqueeze(1), -1.0, reduce="add")
@@ -760,21 +739,3 @@ class Task:
         if not isinstance(features, Tensor):
             features = as_inputs(features)
         return features.to(self.device)
-
-    def _unflatten(self, flat: Tensor) -> dict[str, Tensor]:
-        pieces = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
-        return {
-            name: piece.reshape(shape)
-            for piece, (name, shape) in zip(pieces, self._shapes.items(), strict=True)
-        }
-
-    def _unflatten_rows(self, rows: Tensor) -> dict[str, Tensor]:
-        pieces = torch.split(rows, [shape.numel() for shape in self._shapes.values()], dim=1)
-        return {
-            name: piece.reshape(len(rows), *shape)
-            for piece, (name, shape) in zip(pieces, self._shapes.items(), strict=True)
-        }
-
-    def _flatten(self, batched: dict[str, Tensor]) -> Tensor:
-        """Return flat parameters as rows, from tensors with a leading batch dimension."""
-        return torch.cat([batched[name].flatten(start_dim=1) for name in self._shapes], dim=1)

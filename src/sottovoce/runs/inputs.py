@@ -236,6 +236,7 @@ def algorithm_of(
         randomness=randomness,
         schedule=SeededRandomness(spec.seed),
         public=public,
+        computes_features=bool(spec.features),
     )
     check_statistics(spec, section, setting.unit)
     algorithm, kind = section.build(setting), spec.algorithm.kind

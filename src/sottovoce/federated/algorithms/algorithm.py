@@ -62,7 +62,10 @@ if TYPE_CHECKING:  # These import torch, which reading a checkpoint does not nee
 State = Mapping[str, NDArray[Any]]
 
 # The built-in sections.
-_SECTIONS = "sottovoce.federated.algorithms.sections"
+_PLACES = {
+    "fedavg": "sottovoce.federated.algorithms.sections",
+    "scaffold": "sottovoce.federated.algorithms.scaffold_section",
+}
 _AGGREGATIONS = "sottovoce.federated.algorithms.aggregation_sections"
 
 
@@ -400,6 +403,7 @@ class AlgorithmSetting:
         randomness: For noise that the server adds.
         schedule: Seeded randomness for choices that hide nothing and must be reproducible.
         public: The rows that `AlgorithmSection.hold_out` took; None if it took none.
+        computes_features: Whether the model takes features that the spec computes from the data.
     """
 
     facts: Facts
@@ -413,6 +417,7 @@ class AlgorithmSetting:
     randomness: Randomness
     schedule: SeededRandomness
     public: PublicRows | None
+    computes_features: bool = False
 
     @property
     def unit(self) -> Unit:
@@ -647,9 +652,7 @@ class AlgorithmSection:
 
 R = TypeVar("R", bound=type[AlgorithmSection])
 
-ALGORITHMS: Register[RegisteredSection[AlgorithmSection]] = Register(
-    "algorithm", places=dict.fromkeys(("fedavg", "scaffold"), _SECTIONS)
-)
+ALGORITHMS: Register[RegisteredSection[AlgorithmSection]] = Register("algorithm", places=_PLACES)
 
 
 def _is_next(value: object) -> bool:

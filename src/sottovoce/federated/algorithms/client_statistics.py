@@ -12,10 +12,13 @@ mechanism, rotation and channel; a client that is replaced by zero contributes t
 server decodes the mean, divides the further coordinates by their factors, and multiplies the rest
 by C/a. What the server does is post-processing.
 
-The next clipping norm is C exp(-rate x), where x is the decoded mean of b - q, at most m in
+The next clipping norm is C exp(-gain x), where x is the decoded mean of b - q, at most m in
 magnitude. The bound keeps noise from moving C far in one round, and it is symmetric, so that it
-does not move the quantile. C is part of the state: checkpoints keep it, and clients receive it with
-the model.
+does not move the quantile. With little noise the gain is the rate of `AdaptiveClip`. With much
+noise, as in a local channel, it is that of a Kalman filter for log C, so that C settles instead of
+following the noise. The server finds the noise in what it has decoded: the mean update of norm at
+most 1 explains no more than 1 of the squared norm. C is part of the state: checkpoints keep it, and
+clients receive it with the model.
 """
 
 import math
@@ -58,7 +61,14 @@ from sottovoce.learning.task import Task
 CLIP_NORM, ROUNDS_RELEASED = "statistics clip norm", "statistics rounds"
 # The latest result: its value between 0 and 1, and the number of rounds released before it.
 EVALUATED = "statistics evaluation"
-_OWN = (CLIP_NORM, ROUNDS_RELEASED, EVALUATED)
+# The variance of log C around the quantile that is sought, as the server reckons it.
+DOUBT = "statistics clip norm doubt"
+_OWN = (CLIP_NORM, ROUNDS_RELEASED, EVALUATED, DOUBT)
+
+_FIRST_DOUBT = 9.0  # The first clipping norm may be wrong by a factor of twenty.
+_DOUBT_OF_ROUND = 0.02  # Norms change by a seventh in a round.
+# How fast the share of unclipped clients rises with log C, at least while C is not far off.
+_BITS_PER_LOG_NORM = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +141,7 @@ class WithStatistics:
         own = {}
         if isinstance(self.clip, AdaptiveClip):
             own[CLIP_NORM] = _single(self.clip.initial)
+            own[DOUBT] = np.array([_FIRST_DOUBT])
         if self.evaluation:
             own |= {ROUNDS_RELEASED: np.zeros(1), EVALUATED: np.full(2, np.nan)}
         return {**self.inner.initialize(model), **own}
@@ -161,7 +172,10 @@ class WithStatistics:
         clip_norm, own = self._clip_norm(state), dict[str, Vector]()
         update = mean[:dimension] * (clip_norm / self._signal(state))
         if isinstance(self.clip, AdaptiveClip):
-            own[CLIP_NORM] = _single(_next_clip_norm(self.clip, clip_norm, mean[dimension]))
+            noise = _noise_of_coordinate(mean[:dimension])
+            gain, doubt = _gain(self.clip, float(state[DOUBT][0]), noise)
+            following = _next_clip_norm(self.clip, clip_norm, mean[dimension], gain)
+            own |= {CLIP_NORM: _single(following), DOUBT: np.array([doubt])}
         if self.evaluation:
             rounds = float(state[ROUNDS_RELEASED][0])
             own |= {ROUNDS_RELEASED: np.array([rounds + 1.0]), EVALUATED: state[EVALUATED]}
@@ -261,11 +275,29 @@ def _reach(quantile: float) -> float:
     return max(quantile, 1.0 - quantile)
 
 
-def _next_clip_norm(clip: AdaptiveClip, clip_norm: float, received: float) -> float:
+def _noise_of_coordinate(mean: Vector) -> float:
+    """Return the standard deviation of noise in a decoded mean of updates of norm at most 1.
+
+    It is 0 if the updates alone can explain the mean's norm.
+    """
+    return math.sqrt(max(float(mean @ mean) - 1.0, 0.0) / len(mean))
+
+
+def _gain(clip: AdaptiveClip, doubt: float, noise: float) -> tuple[float, float]:
+    """Return how far log C follows the bits in this round, and the variance that is left."""
+    slope = _BITS_PER_LOG_NORM
+    of_bits = noise**2 * _reach(clip.quantile) ** 2 / clip.share
+    best = doubt * slope / (slope**2 * doubt + of_bits)
+    gain = min(clip.rate, best) if noise else clip.rate
+    left = (1.0 - gain * slope) ** 2 * doubt + gain**2 * of_bits
+    return gain, left + _DOUBT_OF_ROUND
+
+
+def _next_clip_norm(clip: AdaptiveClip, clip_norm: float, received: float, gain: float) -> float:
     """Return the next clipping norm from the decoded mean of the coordinate of the bits."""
     reach = _reach(clip.quantile)
     above = float(np.clip(received / math.sqrt(clip.share), -1.0, 1.0)) * reach
-    moved = clip_norm * math.exp(-clip.rate * above)
+    moved = clip_norm * math.exp(-gain * above)
     return float(np.clip(moved, SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM))
 
 

@@ -50,6 +50,7 @@ from sottovoce.federated.algorithms.model_average import ModelAverage
 from sottovoce.federated.algorithms.noisy_steps import NoisyLocalSteps, records_in_sample
 from sottovoce.federated.algorithms.server_steps import ServerOptimizer
 from sottovoce.federated.schedules import RateSchedule, rate_in_round
+from sottovoce.learning.augmentation import Augmentation
 from sottovoce.learning.clients import (
     ClientData,
     DenseRows,
@@ -320,6 +321,7 @@ class LocalSgd:
         rate_schedule: How the step size changes from round to round; None if it does not.
         optimizer: How gradients move the model.
         gradient_clip: The norm to which the gradient of each step is clipped; None for no clipping.
+        augmentation: How images are changed at random in each step; None if they are not.
         epochs: Number of passes over the client's records, instead of `steps`; None to count steps.
         batch_size: Number of records of a step; None for all of them.
         proximal_weight: The FedProx weight of all clients.
@@ -335,6 +337,7 @@ class LocalSgd:
     rate_schedule: RateSchedule | None = None
     optimizer: OptimizerSettings = PLAIN_SGD
     gradient_clip: float | None = None
+    augmentation: Augmentation | None = None
     epochs: int | None = None
     batch_size: int | None = None
     proximal_weight: float = 0.0
@@ -382,7 +385,7 @@ class LocalSgd:
         """
         schedule, learning_rate = self.schedule, self.learning_rate_of(step.round)
         one_step = schedule.num_steps(1) == 1 and have_one_sample(clients)
-        if one_step and self.optimizer.is_plain_sgd:
+        if one_step and self.optimizer.is_plain_sgd and self.augmentation is None:
             gradients = task.closed_form_gradients(step.model, clients)
             if gradients is not None:
                 if self.gradient_clip is not None:
@@ -390,10 +393,13 @@ class LocalSgd:
                 yield 0, gradients.scaled(-learning_rate)
                 return
         names, sizes = names_of(clients), sizes_of(clients)
+        steps = schedule.draw(step.randomness, step.run, step.round, names, sizes)
+        if self.augmentation is not None:
+            steps = self.augmentation.draw(step.randomness, step.run, step.round, names, steps)
         models = task.local_models(
             step.model,
             clients,
-            steps=schedule.draw(step.randomness, step.run, step.round, names, sizes),
+            steps=steps,
             learning_rate=learning_rate,
             optimizer=self.optimizer,
             gradient_clip=self.gradient_clip,

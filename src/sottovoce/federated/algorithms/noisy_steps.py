@@ -1,6 +1,7 @@
 """Local DP-SGD: a client takes several noisy steps on its own records before it sends anything.
 
-Each step takes a secret Poisson sample of the client's records, clips the gradient of each, divides
+Each step takes a secret Poisson sample of the client's records, clips the gradient of each (of one
+copy of it that is changed at random, with `augmentation`), divides
 their sum by the public expected size of the sample, adds the noise of the mechanism, and moves the
 client's model with a `torch.optim` optimizer. Every step is charged (`release_event` of a mechanism
 on a `SteppedBall`). The change of the model over all steps is computed from noisy vectors alone, so
@@ -38,6 +39,7 @@ from sottovoce.core.errors import ConfigError, ParameterError
 from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.algorithms.exact_sums import GRID, ExactSums, Geometry
 from sottovoce.federated.schedules import RateSchedule, rate_in_round
+from sottovoce.learning.augmentation import Augmentation, changed_images
 from sottovoce.learning.clients import ClientData, DenseRows, Rows, names_of
 from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings
 from sottovoce.learning.task import Task
@@ -77,6 +79,7 @@ class NoisyLocalSteps:
         optimizer: How directions move the model, with a new state in each round.
         proximal_weight: The FedProx weight of all clients.
         penalties: Further weights in [0, 1] by client name.
+        augmentation: How images are changed at random in each step; None if they are not.
         message_bits: Bits of a coordinate of the message: 32, 4, 2 or 1.
         summation: "exact", or "float" for simulations that send no messages.
 
@@ -101,6 +104,7 @@ class NoisyLocalSteps:
     optimizer: OptimizerSettings = PLAIN_SGD
     proximal_weight: float = 0.0
     penalties: Mapping[str, float] = field(default_factory=dict)
+    augmentation: Augmentation | None = None
     message_bits: MessageBits = 32
     summation: Literal["exact", "float"] = "exact"
     # CUDA graphs of steps, kept from round to round.
@@ -277,7 +281,7 @@ class _ExactSteps:
         places, used = self._sample(domain, number)
         chosen = ClientData(
             name=self.client.name,
-            features=self.client.features[places],
+            features=self._images(places, number),
             labels=self.client.labels[places],
         )
         seen = 0
@@ -291,6 +295,16 @@ class _ExactSteps:
         label = ("local noise", self.step.run, self.client.name, self.step.round, number)
         packed = encode_packed(ready, [self.step.randomness.stream(*label)])
         return self.mechanism.decode(packed.codes()[0])
+
+    def _images(self, places: Tensor, number: int) -> Tensor:
+        """Return the features of the records of a step, each with its own random change."""
+        features, augmentation = self.client.features[places], self.work.augmentation
+        if augmentation is None:
+            return features
+        label = ("local augmentation", self.step.run, self.client.name, self.step.round, number)
+        draws = self.step.randomness.stream(*label).draws(32, len(places))
+        changes = augmentation.changes(torch.from_numpy(draws.astype(np.int64)))
+        return changed_images(features, changes)
 
     def _sample(self, domain: SteppedBall, number: int) -> tuple[Tensor, Tensor]:
         """Return the records of a step, padded, and which of these are in the sample."""

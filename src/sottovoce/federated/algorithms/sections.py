@@ -1,4 +1,4 @@
-"""The `[algorithm]` tables of federated averaging and SCAFFOLD; no torch."""
+"""The `[algorithm]` table of federated averaging, and what it shares with SCAFFOLD; no torch."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,6 @@ from sottovoce.federated.algorithms.algorithm import (
     BudgetGroup,
     PublicRows,
     State,
-    check_memory,
     register,
 )
 from sottovoce.federated.algorithms.model_average import AVERAGED, ModelAverage, average_of
@@ -41,7 +40,9 @@ from sottovoce.federated.schedules import CONSTANT, RateSchedule, check_table
 
 if TYPE_CHECKING:  # These import torch.
     from sottovoce.federated.algorithms.fedavg import LocalWork, SampleClippedGradient
+    from sottovoce.federated.algorithms.scaffold_section import ScaffoldSection
     from sottovoce.federated.algorithms.server_steps import ServerOptimizer
+    from sottovoce.learning.augmentation import Augmentation
     from sottovoce.learning.datasets import Dataset
     from sottovoce.learning.minibatches import LocalSchedule
     from sottovoce.learning.task import Task
@@ -56,6 +57,7 @@ class ServerSteps(TypedDict):
 
 
 _LOCAL_KEYS = ("local_epochs", "batch_size", "local_learning_rate", "gradient_clip")
+_NO_CHANGE = "none"
 
 
 def refuse_local_keys(section: "FedAvgSection | ScaffoldSection") -> None:
@@ -65,9 +67,12 @@ def refuse_local_keys(section: "FedAvgSection | ScaffoldSection") -> None:
         ConfigError: `local_steps` is not 1, or another of these keys is given.
     """
     given = [name for name in _LOCAL_KEYS if getattr(section, name, None) is not None]
-    for name, default in (("local_optimizer", _SGD), ("local_schedule", CONSTANT)):
-        if getattr(section, name, default) != default:
-            given.append(name)
+    defaults = {
+        "local_optimizer": _SGD,
+        "local_schedule": CONSTANT,
+        "augmentation": _NO_CHANGE,
+    }
+    given += [name for name, one in defaults.items() if getattr(section, name, one) != one]
     if section.local_steps != 1:
         given.insert(0, "local_steps")
     if given:
@@ -161,6 +166,8 @@ class FedAvgSection(AlgorithmSection):
         local_learning_rate: Step size of local steps; required where there are any.
         local_optimizer: How gradients move the model of a client.
         local_schedule: How the step size of local steps changes from round to round.
+        augmentation: How images are changed at random in each local step: "flip", "crop" or
+            "flip_and_crop"; "none" for not at all.
         gradient_clip: The norm to which the gradient of each local step is clipped; 0 for no
             clipping. By default no step of plain SGD moves the model further than
             `privacy.clip_norm`, the norm to which the whole update is clipped.
@@ -183,7 +190,7 @@ class FedAvgSection(AlgorithmSection):
     LEFT_OUT_AS_DEFAULT: ClassVar[tuple[str, ...]] = (
         *("local_work", "message_bits", "clip_geometry"),
         *("local_epochs", "batch_size", "local_optimizer", "local_schedule", "gradient_clip"),
-        *("server_optimizer", "server_schedule", "averaging"),
+        *("server_optimizer", "server_schedule", "averaging", "augmentation"),
     )
     local_learning_rate: float | None = field(default=None, metadata=POSITIVE)
     local_optimizer: Mapping[str, Any] = field(
@@ -191,6 +198,9 @@ class FedAvgSection(AlgorithmSection):
     )
     local_schedule: Mapping[str, Any] = field(
         default_factory=lambda: dict(CONSTANT), metadata=rule(check_table)
+    )
+    augmentation: str = field(
+        default=_NO_CHANGE, metadata=one_of(_NO_CHANGE, "flip", "crop", "flip_and_crop")
     )
     gradient_clip: float | None = field(default=None, metadata=rule(_gradient_clip))
     server_optimizer: Mapping[str, Any] | None = field(default=None, metadata=rule(_optimizer))
@@ -332,10 +342,25 @@ class FedAvgSection(AlgorithmSection):
                 self.local_schedule, rounds=setting.rounds, where="algorithm.local_schedule"
             ),
             optimizer=OptimizerSettings.of(self.local_optimizer, "algorithm.local_optimizer"),
+            augmentation=self._augmentation(setting),
             gradient_clip=self._gradient_clip(schedule, rate, setting.clip_norm),
             proximal_weight=self.proximal_weight,
             penalties=_penalties(setting.groups) if self.budget_penalty else {},
         )
+
+    def _augmentation(self, setting: AlgorithmSetting) -> "Augmentation | None":
+        from sottovoce.learning.augmentation import Augmentation
+
+        if self.augmentation == _NO_CHANGE:
+            return None
+        if setting.computes_features:
+            raise ConfigError(
+                "'algorithm.augmentation' changes images, but the model takes what [[features]] "
+                "computes from them; drop one of the two"
+            )
+        found = Augmentation.of(self.augmentation)
+        found.check(tuple(setting.task.test_samples(1).shape[1:]), "algorithm.augmentation")
+        return found
 
     def _gradient_clip(
         self, schedule: "LocalSchedule", rate: float, clip_norm: float
@@ -383,6 +408,7 @@ class FedAvgSection(AlgorithmSection):
             optimizer=OptimizerSettings.of(self.local_optimizer, "algorithm.local_optimizer"),
             proximal_weight=self.proximal_weight,
             penalties=_penalties(setting.groups) if self.budget_penalty else {},
+            augmentation=self._augmentation(setting),
             message_bits=check_message_bits(self.message_bits, "message_bits"),
             summation="exact" if setting.exact_sums else "float",
         )
@@ -419,106 +445,3 @@ def _penalties(groups: Sequence[BudgetGroup]) -> dict[str, float]:
             )
         epsilons |= dict.fromkeys(group.clients, group.epsilon)
     return budget_penalties(epsilons)
-
-
-_CONTROLS = (
-    "clients send changes of their control variates, so the server's control variate accumulates "
-    "the noise of all rounds; compare with the algorithm 'fedavg', which pays for one uplink only"
-)
-
-
-@register("scaffold", summary="local steps corrected by control variates")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaffoldSection(AlgorithmSection):
-    """SCAFFOLD: local steps corrected by control variates (Karimireddy et al. 2020).
-
-    At client level a client sends two vectors a round and pays for both. Changes of its control
-    variate are clipped to `control_clip_norm`, which defaults to privacy.clip_norm/(steps *
-    local_learning_rate), and must be given if `local_epochs` and `batch_size` are, because the
-    number of steps is private then. At sample level there is one step a round, and control variates
-    are messages that were sent before; this needs the channel 'direct'.
-    """
-
-    server_learning_rate: float = field(metadata=POSITIVE)
-    local_steps: int = field(default=1, metadata=whole(1, 10**6))
-    local_epochs: int | None = field(default=None, metadata=whole(1, 10**6))
-    batch_size: int | None = field(default=None, metadata=whole(1, 2**31))
-    LEFT_OUT_AS_DEFAULT: ClassVar[tuple[str, ...]] = ("local_epochs", "batch_size")
-    local_learning_rate: float | None = field(default=None, metadata=POSITIVE)
-    control_clip_norm: float | None = field(default=None, metadata=POSITIVE)
-
-    def traits(self, unit: Unit) -> AlgorithmTraits:
-        client = unit is Unit.CLIENT
-        return AlgorithmTraits(
-            uplinks=2 if client else 1,
-            most_vectors_down=2,
-            gathers=not client,
-            keeps_client_state=client,
-        )
-
-    def sends(self, unit: Unit) -> str:
-        if unit is Unit.SAMPLE:
-            return "an update of {numbers}"
-        return "an update and the change of a control variate, of {numbers} each,"
-
-    def without_privacy(self, unit: Unit, *, clip_norm: float | None) -> Self:
-        if clip_norm is None or unit is Unit.SAMPLE:
-            return self
-        return dataclasses.replace(self, control_clip_norm=clip_norm)
-
-    def warnings(self, unit: Unit, *, private: bool) -> list[str]:
-        return [_CONTROLS] if unit is Unit.CLIENT and private else []
-
-    def build(self, setting: AlgorithmSetting) -> Algorithm:
-        from sottovoce.federated.algorithms.scaffold import BYTES_PER_COORDINATE, Scaffold
-
-        check_memory(
-            "SCAFFOLD keeps a control variate for each client",
-            len(setting.clients),
-            setting.task.dimension,
-            BYTES_PER_COORDINATE,
-        )
-        if setting.unit is Unit.SAMPLE:
-            return self._for_samples(setting)
-        setting.check_all_records()
-        rate, clip_norm = require_learning_rate(self.local_learning_rate), setting.clip_norm
-        schedule = make_schedule(self)
-        return Scaffold(
-            clip_norm=clip_norm,
-            control_clip_norm=self._control_clip_norm(clip_norm, rate),
-            local_steps=schedule.steps,
-            local_epochs=schedule.epochs,
-            batch_size=schedule.batch_size,
-            local_learning_rate=rate,
-            server_learning_rate=self.server_learning_rate,
-            clients=tuple(setting.clients.names),
-        )
-
-    def _control_clip_norm(self, clip_norm: float, rate: float) -> float:
-        if self.control_clip_norm is not None:
-            return self.control_clip_norm
-        if self.local_epochs is not None and self.batch_size is not None:
-            raise ConfigError(
-                "with 'algorithm.local_epochs' and 'algorithm.batch_size' the number of local "
-                "steps follows from the number of a client's records, which is private; set "
-                "'algorithm.control_clip_norm'"
-            )
-        return clip_norm / ((self.local_epochs or self.local_steps) * rate)
-
-    def _for_samples(self, setting: AlgorithmSetting) -> Algorithm:
-        from sottovoce.federated.algorithms.scaffold import SampleScaffold
-
-        if self.control_clip_norm is not None:
-            raise ConfigError(
-                "at sample level control variates are messages that were sent before and are "
-                "already clipped; drop 'algorithm.control_clip_norm', or set privacy.level = "
-                "'client'"
-            )
-        refuse_local_keys(self)
-        work = make_clipped_gradient(setting)
-        return SampleScaffold(
-            local_work=work,
-            server_learning_rate=self.server_learning_rate,
-            clients=tuple(setting.clients.names),
-            total_weight=float(sum(work.records(size) for size in setting.clients.sizes)),
-        )

@@ -54,13 +54,13 @@ class AdaptiveClip:
 
     A client sends, in the same message as its update, whether the update's norm was at most the
     clipping norm C. After each round the server sets C <- C exp(-rate (mean of bits - quantile)),
-    with the mean that it decodes. At sample level records are normalized instead, and these keys do
-    not apply.
+    with the mean that it decodes, and moves it less if that mean is very noisy. At sample level
+    records are normalized instead, and these keys do not apply.
 
     Attributes:
         quantile: The part of the cohort whose updates should not be clipped.
         initial: The clipping norm of the first round; a constant, so that it reveals nothing.
-        rate: How fast the clipping norm moves.
+        rate: How fast the clipping norm moves at most.
         share: The part of a message's squared norm that the bit takes from the update.
 
     Raises:

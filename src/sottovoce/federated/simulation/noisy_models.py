@@ -1,8 +1,8 @@
 """Local DP-SGD of many clients at once, for simulations that send no messages.
 
 The models of a group of clients are the rows of a matrix, and one step moves all of them. Samples
-of records and noise are drawn with torch's generator on the task's device. On a CUDA device the
-clipped sums of a step are captured as a CUDA graph.
+of records, random changes of images and noise are drawn with torch's generators on the task's
+device. On a CUDA device the clipped sums of a step are captured as a CUDA graph.
 """
 
 import warnings
@@ -17,6 +17,7 @@ from sottovoce.core.domains import ROUNDING_HEADROOM, SteppedBall, SteppedL2Ball
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.simulation.draws import draw_rows, law_of
+from sottovoce.learning.augmentation import changed_images
 from sottovoce.learning.captured import CapturedFunction
 from sottovoce.learning.clients import ClientData, names_of, samples_of, sizes_of
 from sottovoce.learning.ghost_norms import GhostSums
@@ -107,6 +108,7 @@ class _Group:
     pulls: Tensor | None
     mechanisms: Sequence[Mechanism]
     generator: torch.Generator
+    of_changes: torch.Generator  # For random changes of images.
 
     @classmethod
     def of(
@@ -137,9 +139,13 @@ class _Group:
         expected = [round(one.records * work.clip_norm / one.radius) for one in stepped]
         pulls = work.pulls(clients)
         assert isinstance(step.randomness, SeededRandomness)
-        seed = step.randomness.generator(
-            "local steps", step.run, step.round, names_of(clients[:1])[0]
-        )
+        label = (step.run, step.round, names_of(clients[:1])[0])
+        generators = [
+            torch.Generator(device=device).manual_seed(
+                int(step.randomness.generator(what, *label).integers(2**62))
+            )
+            for what in ("local steps", "local augmentation")
+        ]
         return cls(
             work=work,
             learning_rate=work.learning_rate_of(step.round),
@@ -157,7 +163,8 @@ class _Group:
             else None,
             pulls=torch.tensor(pulls, device=device)[:, None] if any(pulls) else None,
             mechanisms=mechanisms,
-            generator=torch.Generator(device=device).manual_seed(int(seed.integers(2**62))),
+            generator=generators[0],
+            of_changes=generators[1],
         )
 
     def train(self, origin: Tensor) -> Tensor:
@@ -204,7 +211,7 @@ class _Group:
         totals = torch.zeros_like(models)
         for start in range(0, width, most):
             part = slice(start, start + most)
-            features = self.features[places[:, part]]
+            features = self._images(places[:, part])
             labels = self.labels[places[:, part]]
             share = shares[:, part].contiguous()
             totals = totals + self._sums(models, features, labels, share)
@@ -213,6 +220,15 @@ class _Group:
             return means
         norms = torch.linalg.vector_norm(means, dim=1, keepdim=True)
         return means * torch.clamp(self.radii / norms, max=1.0)
+
+    def _images(self, places: Tensor) -> Tensor:
+        """Return the features of some records, each with its own random change."""
+        features, augmentation = self.features[places], self.work.augmentation
+        if augmentation is None:
+            return features
+        shape, device = places.shape, places.device
+        draws = torch.randint(1 << 32, shape, generator=self.of_changes, device=device)
+        return changed_images(features, augmentation.changes(draws))
 
     def _sums(self, *given: Tensor) -> Tensor:
         function = self._function(given)
