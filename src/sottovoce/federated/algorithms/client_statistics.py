@@ -65,9 +65,10 @@ EVALUATED = "statistics evaluation"
 DOUBT = "statistics clip norm doubt"
 _OWN = (CLIP_NORM, ROUNDS_RELEASED, EVALUATED, DOUBT)
 
-_FIRST_DOUBT = 4.0  # The first clipping norm may be wrong by a factor of seven or so.
-_DOUBT_OF_ROUND = 0.01  # Norms change by a tenth in a round.
-_BITS_PER_LOG_NORM = 0.5  # How fast the share of unclipped clients rises with log C.
+_FIRST_DOUBT = 9.0  # The first clipping norm may be wrong by a factor of twenty.
+_DOUBT_OF_ROUND = 0.02  # Norms change by a seventh in a round.
+# How fast the share of unclipped clients rises with log C, at least while C is not far off.
+_BITS_PER_LOG_NORM = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
