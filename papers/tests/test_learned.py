@@ -183,7 +183,7 @@ def test_grids_of_claims_have_floors_and_grids_without_privacy_have_targets() ->
         assert grid_file.targets
         assert len(grid.axes["learning_rate"]) >= 4
         rate = grid.base["algorithm"]["local_learning_rate"]
-        rates = [choice.value for choice in grid.axes["learning_rate"]]
+        rates = [float(choice.value or 0.0) for choice in grid.axes["learning_rate"]]
         assert min(rates) < rate < max(rates)
         for one in expand(grid.base, grid.axes):
             assert one.spec.mechanism.kind == "no_privacy"

@@ -19,7 +19,7 @@ def figures(
 ) -> list[Figure]:
     """Return the pictures panel by panel; leave out pictures without points.
 
-    Each has the rows without noise beside the private ones.
+    Each has the rows without noise in the same picture as the private ones.
     """
     found: list[Figure | None] = []
     for panel in _panels(grid_file, rows):
