@@ -106,6 +106,31 @@ def run(
         yield started
 
 
+@pytest.fixture(scope="module")
+def noisy_steps(run: StartedRun, sites: list[str]) -> StartedRun:
+    """A run of one round in the same federation, after the other one."""
+    table = federated_table(
+        "noisy steps",
+        clients=len(sites),
+        rounds=1,
+        algorithm={
+            "kind": "fedavg",
+            "server_learning_rate": 1.0,
+            "local_work": "dp_sgd",
+            "local_steps": 3,
+            "batch_size": 20,
+            "local_learning_rate": 0.5,
+            "message_bits": 1,
+        },
+        mechanism={"kind": "discrete_gaussian", "bits": 16, "steps_per_radius": "auto"},
+    )
+    for site in sites:
+        allow(run.running, site, mechanisms=["gauss_hermite", "discrete_gaussian"])
+    started = start_run(run.running, table, run.out.parent / "noisy")
+    started.finish()
+    return started
+
+
 def assert_same_run(found: RunFolder, expected: RunFolder) -> None:
     """The same checkpoint, rounds and result, bit for bit."""
     with (
@@ -172,6 +197,16 @@ def test_sites_log_every_round_that_they_answered(run: StartedRun, sites: list[s
         assert all(entry["left"] < 1000.0 for entry in charged)
 
 
+def test_nodes_take_noisy_local_steps_as_the_simulator_does(
+    noisy_steps: StartedRun, tmp_path: Path
+) -> None:
+    expected = simulated(dict(noisy_steps.table), tmp_path / "here")
+    assert_same_run(noisy_steps.folder, expected)
+    result = noisy_steps.folder.result()
+    assert result is not None
+    assert result["payload_bytes_up_per_message"] < 100  # 650 parameters
+
+
 def test_a_site_passes_all_checks_and_the_link_knows_its_key_alone(
     run: StartedRun, sites: list[str], tmp_path: Path
 ) -> None:
@@ -214,29 +249,34 @@ def test_link_and_site_start_again_at_once_but_not_with_a_wrong_clock(
 
 
 def test_a_node_whose_ledger_is_lost_sends_nothing_and_stops(
-    run: StartedRun, sites: list[str], table: dict[str, Any], tmp_path: Path
+    run: StartedRun,
+    noisy_steps: StartedRun,
+    sites: list[str],
+    table: dict[str, Any],
+    tmp_path: Path,
 ) -> None:
     running, site = run.running, run.running.site(sites[-1])
+    charges = ROUNDS + noisy_steps.table["rounds"]
     ledger = site.folder / LEDGER_NAME
     (tmp_path / "copy.sqlite").write_bytes(ledger.read_bytes())
     with Ledger(tmp_path / "copy.sqlite") as copied:  # the file alone has what has left
-        assert copied.num_charges == ROUNDS
+        assert copied.num_charges == charges
         assert copied.verify() == []
     for path in site.folder.glob(f"{LEDGER_NAME}*"):
         path.unlink()
     (row,) = start_run(running, {**table, "name": "lost", "rounds": 1}, tmp_path / "run").finish()
     assert row["clients_received"] == len(sites) - 1
     eventually(lambda: state_of(site.node_folder) is None)
-    reason = f"{LEDGER_NAME}, with {ROUNDS} charges, is missing; restore the ledger"
+    reason = f"{LEDGER_NAME}, with {charges} charges, is missing; restore the ledger"
     assert reason in (site.node_folder / "keeper.log").read_text()
     assert not ledger.exists()
-    assert json.loads((site.folder / seal.SEAL_NAME).read_text())["charges"] == ROUNDS
+    assert json.loads((site.folder / seal.SEAL_NAME).read_text())["charges"] == charges
     assert reason in running.deploy("node", site.folder, code=2)  # nor does it start again
 
     # All of its folder from before the first round, with a ledger and a seal that match.
     shutil.rmtree(site.folder)
     shutil.copytree(run.out.parent / "before" / site.name, site.folder)
-    witnessed = f"it has fewer charges than the {ROUNDS} that were witnessed"
+    witnessed = f"it has fewer charges than the {charges} that were witnessed"
     assert witnessed in running.deploy("node", site.folder, code=2)
 
 
