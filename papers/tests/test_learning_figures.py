@@ -62,6 +62,8 @@ def test_another_axis_below_the_picture_and_the_favorite_by_round(tmp_path: Path
     assert [line.name for line in curves.chart.lines] == [
         "one bit, clients 4",
         "one bit, clients 10",
+        "no privacy, clients 4",
+        "no privacy, clients 10",
     ]
     assert main.chart.svg().startswith("<svg")
 
@@ -148,6 +150,7 @@ def test_a_published_epsilon_is_drawn_as_such_and_compared_with_no_one(tmp_path:
         ({"panels": "epsilon"}, "panels must not be x or epsilon"),
         ({"x": "spread"}, r"the values of \[axes.spread\] must be numbers, got 'even'"),
         ({"target_accuracy": 90}, "'figure.target_accuracy'"),
+        ({"panels": "clients", "learned_from": {"5": 0.5}}, "panel of digits-sweep.toml '5'"),
     ],
 )
 def test_a_wrong_figure_is_named(figure: dict[str, Any], message: str) -> None:

@@ -165,7 +165,7 @@ def test_a_rate_at_the_edge_is_reported(tmp_path: Path) -> None:
     table["axes"]["learning_rate"]["values"] = [1.0, 2.0, 4.0]
     findings = _findings(tmp_path, table)
     assert {row["rate_at_edge"] for row in findings.rows} == {True}
-    assert "edge of the grid for Gaussian (float32) at epsilon 3" in findings.verdict
+    assert "edge of the grid for no privacy; Gaussian (float32) at epsilon 3" in findings.verdict
 
 
 def _result(seed: int, rate: float, accuracy: float | None) -> TrialResult:

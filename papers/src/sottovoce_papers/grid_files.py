@@ -3,7 +3,7 @@
     [experiment]         title, claim, seeds, fast_seeds, favorite, reference, data;
                          other_seeds, margin, population: see `About`
     [figure]             x = "epsilon", x_log, y_label, panels = "an axis", curves = true,
-                         target_accuracy: what is drawn, see `FigureOptions`
+                         target_accuracy, learned_from: what is drawn, see `FigureOptions`
     [base]               the spec of a run
     [[axes.mechanism]]   value = "one bit", set = {path = ...}, remove = ["path"]
     [axes.epsilon]       path = "privacy.epsilon", values = [...]
@@ -14,6 +14,8 @@
                          tuning = {path = ...} replaces what [tuning] sets
     [[paper]]            mechanism, epsilon, accuracy: a printed value, for the picture;
                          panel = ... if there are several
+    [[targets]]          where = {axis = value}, accuracy, r_squared: what these rows should reach
+    [[baselines]]        where = {axis = value}, kind = "ridge": computed on the same data
 
 `grids/NAME.toml` is the experiment NAME. Paths are dotted, as in `--set`. The key `favorite` may
 also be spelled `favourite`, as in earlier versions.
@@ -23,7 +25,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as package_files
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
@@ -36,6 +38,7 @@ from sottovoce_papers.sweep import Choice
 MECHANISM, EPSILON, RATE, SEED = "mechanism", "epsilon", "learning_rate", "seed"
 
 Value = str | int | float
+Share = Annotated[float, Field(gt=0, lt=1)]
 Seeds = Annotated[int, Field(ge=2, le=MAX_SEEDS)]
 Overrides = dict[str, Any]
 
@@ -61,7 +64,7 @@ class About(_Section):
     reference: str
     data: str = ""
     other_seeds: Seeds | None = None
-    margin: Annotated[float, Field(gt=0, lt=1)] | None = None
+    margin: Share | None = None
     population: str = ""
 
     def seeds_of(self, mechanism: object, seeds: int) -> int:
@@ -79,6 +82,8 @@ class FigureOptions(_Section):
     curves           Whether to draw accuracy by round as well: of every mechanism at the largest
                      budget, or of the favorite if x is not epsilon.
     target_accuracy  If given, the table and the verdict state the number of rounds to reach it.
+    learned_from     What training without noise must reach, or this number by panel. Where it is
+                     below, the page says "not learned" and gives no verdict.
     """
 
     x: str = EPSILON
@@ -86,7 +91,8 @@ class FigureOptions(_Section):
     y_label: str = "test accuracy"
     panels: str | None = None
     curves: bool = True
-    target_accuracy: Annotated[float, Field(gt=0, lt=1)] | None = None
+    target_accuracy: Share | None = None
+    learned_from: Share | dict[str, Share] | None = None
 
 
 class NamedChoice(_Section):
@@ -128,6 +134,21 @@ class Printed(_Section):
     panel: Value | None = None
 
 
+class Target(_Section):
+    """The score that the rows with these values of axes should reach, and R-squared if given."""
+
+    where: dict[str, Value] = {}
+    accuracy: Share
+    r_squared: Share | None = None
+
+
+class Baseline(_Section):
+    """A score to compare with that needs no federation: ridge regression on all training rows."""
+
+    where: dict[str, Value] = {}
+    kind: Literal["ridge"]
+
+
 class GridFile(_Section):
     """The contents of one file; its specs are only checked when the experiment runs."""
 
@@ -139,6 +160,8 @@ class GridFile(_Section):
     tuning: Tuning | None = None
     fast: Fast = Fast()
     paper: list[Printed] = []
+    targets: list[Target] = []
+    baselines: list[Baseline] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +229,12 @@ def _check_figure(found: GridFile) -> None:
         raise ConfigError(
             f"{found.name}.toml: [figure] panels must not be x or epsilon; choose another axis"
         )
+    floors = options.learned_from
+    if isinstance(floors, dict):
+        panels = choices_of(found.axes[options.panels]) if options.panels else []
+        for name in floors:
+            if name not in (known := [str(choice.value) for choice in panels]):
+                raise UnknownNameError.among(f"panel of {found.name}.toml", name, known)
 
 
 def _check_names(found: GridFile) -> None:
@@ -214,6 +243,15 @@ def _check_names(found: GridFile) -> None:
     for name in (about.favorite, about.reference, *(point.mechanism for point in found.paper)):
         if name not in mechanisms:
             raise UnknownNameError.among(f"mechanism of {found.name}.toml", name, mechanisms)
+    for where in [one.where for one in found.targets] + [one.where for one in found.baselines]:
+        for axis, value in where.items():
+            if axis not in found.axes:
+                raise UnknownNameError.among(f"axis of {found.name}.toml", axis, found.axes)
+            values = [choice.value for choice in choices_of(found.axes[axis])]
+            if value not in values:
+                raise ConfigError(
+                    f"{found.name}.toml: 'where' must name some of {values}, got '{value}'"
+                )
     for axis, kept in found.fast.axes.items():
         if axis not in found.axes:
             raise UnknownNameError.among(f"axis of {found.name}.toml", axis, found.axes)

@@ -8,19 +8,25 @@ from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.charts.scatter import Level, ScatterChart, Series
 from sottovoce_papers.experiment import Cell, Figure
 from sottovoce_papers.grid_files import EPSILON, FigureOptions, GridFile
-from sottovoce_papers.learning.rows import Summary
+from sottovoce_papers.learning.rows import TRIVIAL, Summary
+from sottovoce_papers.learning.targets import Score, matches
 
 _NO_BOUND = "published epsilon, no bound"
 
 
-def figures(grid_file: GridFile, rows: Sequence[Summary]) -> list[Figure]:
-    """Return the pictures panel by panel; leave out pictures without points."""
+def figures(
+    grid_file: GridFile, rows: Sequence[Summary], scores: Sequence[Score] = ()
+) -> list[Figure]:
+    """Return the pictures panel by panel; leave out pictures without points.
+
+    Each has the rows without noise in the same picture as the private ones.
+    """
     found: list[Figure | None] = []
     for panel in _panels(grid_file, rows):
         by_epsilon = grid_file.figure.x == EPSILON
         found.append(_by_epsilon(grid_file, panel) if by_epsilon else _by_axis(grid_file, panel))
         if grid_file.figure.curves:
-            found.append(_by_round(grid_file, panel))
+            found.append(_by_round(grid_file, panel, scores))
     return [figure for figure in found if figure]
 
 
@@ -72,7 +78,8 @@ def _by_epsilon(grid_file: GridFile, panel: _Panel) -> Figure | None:
     return Figure(
         name=f"accuracy-by-epsilon{panel.suffix}",
         caption="Points are means over seeds, bars Student's 95% intervals; dashed steps are the "
-        "best mean at that epsilon or less. Series are drawn a few pixels apart.",
+        "best mean at that epsilon or less. Series are drawn a few pixels apart."
+        f"{_constant_answer(panel.rows)}",
         chart=ScatterChart(
             title=f"{_capital(options)} by epsilon spent{panel.title}",
             x_label="epsilon spent",
@@ -117,7 +124,8 @@ def _by_axis(grid_file: GridFile, panel: _Panel) -> Figure | None:
     groups = [[row for row in panel.rows if panel.named(row, options.x) == n] for n in names]
     return Figure(
         name=f"accuracy-by-{options.x.replace('_', '-')}{panel.suffix}",
-        caption="Points are means over seeds after the last round, bands Student's 95% intervals.",
+        caption="Points are means over seeds after the last round, bands Student's 95% intervals."
+        f"{_constant_answer(panel.rows)}",
         chart=LineChart(
             title=f"{_capital(options)} by {axis}{panel.title}",
             x_label=axis,
@@ -148,28 +156,36 @@ def _bars(rows: Sequence[Summary]) -> tuple[list[float], list[float], list[float
     return means, low, high
 
 
-def _by_round(grid_file: GridFile, panel: _Panel) -> Figure | None:
+def _by_round(grid_file: GridFile, panel: _Panel, scores: Sequence[Score]) -> Figure | None:
     """Return the picture of mean accuracy by round, at the largest budget of the grid."""
     options = grid_file.figure
     kept = [row for row in panel.rows if row.curve.rounds]
+    plain = [row for row in kept if row.epsilon is None]
+    private = [row for row in kept if row.epsilon is not None]
     if options.x != EPSILON:
-        kept = [row for row in kept if row.mechanism == grid_file.experiment.favorite]
-    budgets = [row.epsilon for row in kept if row.epsilon is not None]
-    if not budgets:
-        return None
-    largest = max(budgets)
+        private = [row for row in private if row.mechanism == grid_file.experiment.favorite]
+    largest = max((row.epsilon or 0.0 for row in private), default=None)
     # Colors follow the order, so rows with a budget come first, as in the other picture.
-    drawn = [row for row in kept if row.epsilon == largest]
-    drawn += [row for row in kept if row.epsilon is None]
+    drawn = [*(row for row in private if row.epsilon == largest), *plain]
+    if not drawn:
+        return None
+    budget = "" if largest is None else f" at epsilon = {largest:g}"
+    lines = [_round_line(panel.named(row, EPSILON), row) for row in drawn]
+    for score in scores:
+        own = [row for row in drawn if matches(score.baseline.where, row.key)]
+        if own:
+            ends = [own[0].curve.rounds[0], own[0].curve.rounds[-1]]
+            level = [score.accuracy] * 2
+            lines.append(ChartLine(name=score.name, x=ends, y=level, low=level, high=level))
     return Figure(
         name=f"accuracy-by-round{panel.suffix}",
         caption="Means over seeds, at the chosen learning rate; bands are Student's 95% intervals, "
-        "cut at 0 and 1.",
+        f"cut at 0 and 1.{_constant_answer(panel.rows)}",
         chart=LineChart(
-            title=f"{_capital(options)} by round at epsilon = {largest:g}{panel.title}",
+            title=f"{_capital(options)} by round{budget}{panel.title}",
             x_label="round",
             y_label=options.y_label,
-            lines=[_round_line(panel.named(row, EPSILON), row) for row in drawn],
+            lines=lines,
         ),
     )
 
@@ -183,6 +199,13 @@ def _round_line(name: str, row: Summary) -> ChartLine:
         low=[low for low, _ in intervals],
         high=[high for _, high in intervals],
     )
+
+
+def _constant_answer(rows: Sequence[Summary]) -> str:
+    """Return a sentence about the best constant answer, which a picture need not reach down to."""
+    known = sorted({float(one) for row in rows if (one := row.first[TRIVIAL]) is not None})
+    told = " or ".join(f"{score:.3f}" for score in known)
+    return f" The best constant answer scores {told}." if known else ""
 
 
 def _capital(options: FigureOptions) -> str:

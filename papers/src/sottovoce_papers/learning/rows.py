@@ -2,7 +2,7 @@
 
 import itertools
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sottovoce.core.display import show_epsilon
@@ -34,6 +34,7 @@ class Summary:
     spent: float | None
     published: float | None
     first: Mapping[str, Cell]  # Results that are the same for all seeds.
+    r_squared: Mapping[int, float]  # Of a regression; otherwise empty.
 
     @property
     def mechanism(self) -> str:
@@ -74,10 +75,10 @@ class Summary:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        if len(self.accuracies) < 2:
+        if not self.accuracies:
             return None
-        mean, half = mean_and_half_width(list(self.accuracies.values()))
-        return mean - half, mean + half
+        _, low, high = interval_of(self.accuracies)
+        return None if low is None or high is None else (low, high)
 
     def rounds_to(self, target: float) -> Cell:
         """Return the rounds to reach `target` for the table, or None if there is no curve."""
@@ -96,6 +97,7 @@ class Summary:
             "seeds": len(self.accuracies),
             "failed": self.failed,
             "diverged": self.diverged,
+            **_of_r_squared(self.r_squared),
             **({f"rounds_to_{target:g}": self.rounds_to(target)} if target else {}),
             "epsilon_spent": self.spent,
             "published_epsilon": self.published,
@@ -103,7 +105,24 @@ class Summary:
         }
 
 
+def interval_of(scores: Mapping[int, float]) -> tuple[float, float | None, float | None]:
+    """Return the mean over seeds with Student's 95% interval, which needs two of them."""
+    if len(scores) < 2:
+        return statistics.fmean(scores.values()), None, None
+    mean, half = mean_and_half_width(list(scores.values()))
+    return mean, mean - half, mean + half
+
+
+def _of_r_squared(scores: Mapping[int, float]) -> dict[str, Cell]:
+    mean, low, high = interval_of(scores) if scores else (None, None, None)
+    return dict(zip(R_SQUARED, (mean, low, high), strict=True))
+
+
+_R_SQUARED = "R-squared"  # Its name in the figures of an evaluation.
+TRIVIAL = "trivial_score"
+R_SQUARED = ("r_squared", "r_squared_low", "r_squared_high")
 COMMON = (
+    TRIVIAL,
     "delta",
     "bits_per_coordinate",
     "payload_bytes_up_per_message",
@@ -132,6 +151,10 @@ def table(rows: Sequence[Summary], target_accuracy: float | None) -> list[Row]:
     if not any(row.diverged for row in rows):
         for cells in plain:
             del cells["diverged"]
+    for name in (TRIVIAL, *R_SQUARED):
+        if all(cells[name] is None for cells in plain):
+            for cells in plain:
+                del cells[name]
     if all(row.published is None for row in rows):
         for cells in plain:
             del cells["published_epsilon"]
@@ -175,6 +198,11 @@ def _summary(
         spent=max(spent) if spent and private else None,
         published=max(published, default=None),
         first={name: first.get(name) for name in (*COMMON, MASKED, *OF_HIDDEN)},
+        r_squared={
+            seed: float(found[_R_SQUARED])
+            for seed, result in whole.items()
+            if _R_SQUARED in (found := result.get("metrics", {}))
+        },
     )
 
 
@@ -184,12 +212,22 @@ def _seed(result: TrialResult) -> int:
     return seed
 
 
-def verdict(grid_file: GridFile, rows: Sequence[Summary], failures: Sequence[str]) -> str:
+def verdict(
+    grid_file: GridFile,
+    rows: Sequence[Summary],
+    failures: Sequence[str],
+    has_learned: Callable[[Summary], bool | None] = lambda _: None,
+) -> str:
     """Return which mechanism is best at each budget, and how favorite and reference compare.
 
-    They are compared in pairs by seed. The first line is a summary.
+    They are compared in pairs by seed. The first line is a summary. Rows for which `has_learned` is
+    False are compared with none.
     """
-    private = [row for row in rows if row.epsilon is not None and row.published is None]
+    private = [
+        row
+        for row in rows
+        if row.epsilon is not None and row.published is None and has_learned(row) is not False
+    ]
     settings = list(dict.fromkeys(row.others for row in private))
     compared = [
         Comparison.of(grid_file, [row for row in private if row.others == others])
@@ -202,9 +240,9 @@ def verdict(grid_file: GridFile, rows: Sequence[Summary], failures: Sequence[str
     lines.append(_masked(rows))
     if grid_file.figure.target_accuracy is not None:
         lines += _targets(grid_file.figure.target_accuracy, rows)
-    edges = [row for row in private if row.rate and row.rate.at_edge]
+    edges = [row for row in rows if row.rate and row.rate.at_edge]
     if edges:
-        named = "; ".join(f"{row.full_name} at epsilon {row.epsilon:g}" for row in edges)
+        named = "; ".join(map(_named_with_epsilon, edges))
         lines.append(
             f"The chosen learning rate lies at the edge of the grid for {named}: a wider grid "
             "might do better there."
@@ -214,6 +252,10 @@ def verdict(grid_file: GridFile, rows: Sequence[Summary], failures: Sequence[str
         among = f", {diverged} of them because the model diverged" if diverged else ""
         lines.append(f"{len(failures)} trials failed{among}; they are listed below and in no mean.")
     return "\n".join(line for line in lines if line)
+
+
+def _named_with_epsilon(row: Summary) -> str:
+    return row.full_name + ("" if row.epsilon is None else f" at epsilon {row.epsilon:g}")
 
 
 def _published(row: Summary) -> str:

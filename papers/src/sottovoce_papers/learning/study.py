@@ -25,7 +25,9 @@ from sottovoce_papers.grid_files import (
     read_grid_files,
 )
 from sottovoce_papers.learning.figures import figures
+from sottovoce_papers.learning.learned import Floors
 from sottovoce_papers.learning.rows import summaries, table, verdict
+from sottovoce_papers.learning.targets import baseline_scores, sentences, with_targets
 from sottovoce_papers.learning.tuning import (
     FIRST_TUNING_SEED,
     Group,
@@ -109,14 +111,19 @@ def study(grid_file: GridFile, settings: Settings, train: Train | None = None) -
             )
 
         trained = _tune_and_train(grid_file, grid, settings.seeds, run)
-    if not any(result.result for result in trained.final):
-        raise ConfigError(f"every trial failed; the first: {trained.failures[0]}")
+        if not any(result.result for result in trained.final):
+            raise ConfigError(f"every trial failed; the first: {trained.failures[0]}")
+        scores = baseline_scores(grid_file, expand(grid.base, grid.axes))
     rows = summaries(trained.final, trained.rates, seeds=settings.seeds)
+    floors = Floors(options=grid_file.figure, rows=rows)
+    told = verdict(grid_file, rows, trained.failures, floors.has_learned)
+    lines = [told, *sentences(grid_file, rows, scores), *floors.sentences()]
+    cells = table(rows, grid_file.figure.target_accuracy)
     return Findings(
-        rows=table(rows, grid_file.figure.target_accuracy),
-        figures=figures(grid_file, rows),
-        verdict=verdict(grid_file, rows, trained.failures),
-        method=_method(grid_file, grid, settings),
+        rows=with_targets(grid_file, rows, cells, scores),
+        figures=figures(grid_file, rows, scores),
+        verdict="\n".join(line for line in lines if line),
+        method=_method(grid_file, grid, settings, trained),
         reduced=_reduced(grid_file, grid, settings),
         failures=trained.failures,
         warnings=_warnings(trained.final),
@@ -196,7 +203,7 @@ def _reduced(grid_file: GridFile, grid: TrainingGrid, settings: Settings) -> str
     return "; ".join(part for part in (grid.reduced, fewer) if part) + "."
 
 
-def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings) -> str:
+def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings, trained: Trained) -> str:
     privacy, about = grid.base.get("privacy", {}), grid_file.experiment
     fewer = about.seeds_of(None, settings.seeds)
     others = (
@@ -217,9 +224,10 @@ def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings) -> str:
         held = ", ".join(f"{path} = {value}" for path, value in grid.held_out.items())
         lines.append(
             f"Learning rates ({rates}) are chosen for each mechanism and epsilon on held-out "
-            f"training data ({held}) by the mean accuracy of {tuning.seeds} other seeds; the "
-            "chosen one is then trained on all training data. The privacy cost of this choice for "
-            "the held-out data is not charged."
+            f"training data ({held}{_held_out_rows(trained)}) by the mean accuracy of "
+            f"{tuning.seeds} other seeds; the chosen one is then trained on all training data. The "
+            "epsilon of a row covers its own training alone: trying rates, and choosing one by the "
+            "held-out data, is not charged. `rate at edge` marks a rate at an end of its grid."
         )
     if about.population:
         lines.append(
@@ -229,6 +237,13 @@ def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings) -> str:
         )
     lines.append("Every trial is listed in trials.csv with the hash of its spec.")
     return "\n".join(lines)
+
+
+def _held_out_rows(trained: Trained) -> str:
+    """Return the number of held-out rows, if the trials know it."""
+    known = [(one.result or {}).get("test_samples") for one in trained.tuning]
+    counts = sorted({int(count) for count in known if count})
+    return f": {' or '.join(f'{count:,}' for count in counts)} rows" if counts else ""
 
 
 def _warnings(results: Sequence[TrialResult]) -> list[str]:
