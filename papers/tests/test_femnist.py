@@ -38,6 +38,16 @@ def test_femnist_holds_out_complete_writers_with_all_their_images(tmp_path: Path
         np.testing.assert_allclose(own[:, 0], raw / 255 - 0.5, atol=1e-6)
 
 
+def test_all_writers_have_the_same_split_for_every_seed(tmp_path: Path) -> None:
+    save(tmp_path / "femnist.npz", **femnist_arrays())
+    data, again = load("femnist-all", tmp_path), load("femnist-all", tmp_path)
+    assert data.train_owners is not None
+    assert sorted(set(data.train_owners)) == [n for n in range(30) if n % 10]
+    assert (len(data.train_labels), len(data.test_labels)) == (108, 12)
+    np.testing.assert_array_equal(data.test_features, again.test_features)
+    assert "of all writers' images" in data.note
+
+
 def test_femnists_note_says_how_the_sample_differs(tmp_path: Path) -> None:
     save(tmp_path / "femnist.npz", **{**femnist_arrays(), "y": labels(120, 10)})
     note = load("femnist", tmp_path).note

@@ -279,6 +279,47 @@ def test_the_verdict_goes_either_way(ours: list[float], summary: str, place: str
     assert place in text
 
 
+@pytest.mark.parametrize(
+    ("ours", "told"),
+    [
+        ([0.901, 0.912, 0.921], "Within 0.5 points: shown, with 3 pairs."),
+        ([0.90, 0.93, 0.91], "Within 0.5 points: cannot be told, with 3 pairs."),
+        ([0.88, 0.891, 0.90], "Within 0.5 points: not so, with 3 pairs."),
+    ],
+)
+def test_a_margin_is_shown_or_not_or_cannot_be_told(ours: list[float], told: str) -> None:
+    table = _table()
+    table["experiment"]["margin"] = 0.005
+    assert told in _compared(parse_grid_file("d", table), ours, [0.90, 0.91, 0.92])
+
+
+def test_other_mechanisms_may_have_fewer_seeds(tmp_path: Path) -> None:
+    table = _table()
+    table["experiment"] |= {"other_seeds": 2, "population": "4 clients"}
+    findings = _findings(tmp_path, table)
+    assert {(row["mechanism"], row["seeds"], row["failed"]) for row in findings.rows} == {
+        ("one bit", 3, 0),
+        ("Gaussian (float32)", 3, 0),
+        ("sign", 2, 0),
+        ("no privacy", 2, 0),
+    }
+    assert "or 1 to 2 (all others)" in findings.method
+    assert "Epsilon holds for the 4 clients of this study" in findings.method
+
+
+def test_bytes_of_masked_messages_are_listed(tmp_path: Path) -> None:
+    def train(spec: Any, *, on_round: Any = None) -> dict[str, Any]:
+        masked = {"masked_bytes_up_per_message": 574} if spec.mechanism.kind == "gaussian" else {}
+        return {**fake_train(spec), **masked}
+
+    findings = _findings(tmp_path, train=train)
+    assert (
+        "Gaussian (float32) 574 masked (2,600 of codes); one bit 82; sign 2,600."
+        in findings.verdict
+    )
+    assert "masked_bytes_up_per_message" in findings.rows[0]
+
+
 def test_seeds_are_paired() -> None:
     grid_file = parse_grid_file("digits-sweep", _table())
     text = _compared(grid_file, [0.51, 0.71, 0.91], [0.50, 0.70, 0.90])

@@ -35,6 +35,7 @@ def test_the_list_says_what_is_there_and_what_can_be_fetched(cli: Any, tmp_path:
         "digits": "bundled",
         "fashion_mnist": "can be fetched",
         "femnist": "missing",
+        "femnist-all": "missing",
         "gefcom_wind": "missing",
         "gefcom_wind-farms": "missing",
         "hf:FOLDER": "as named",

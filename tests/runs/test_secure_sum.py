@@ -53,6 +53,8 @@ def test_a_run_says_what_is_trusted_and_prints_both_epsilons(tmp_path: Path) -> 
     assert result["central_epsilon"] == result["epsilon"] == central <= 8.0
     local = accounting.epsilon(Repeated(event=event.local(), count=4), 1e-5)
     assert result["local_epsilon"] == local >= central
+    assert result["payload_bytes_up_per_message"] == -(-650 // 8)
+    assert result["masked_bytes_up_per_message"] == -(-650 * 5 // 8)  # a sum of 20 bits has 5
 
 
 def test_a_cohort_too_small_for_a_sum_is_neither_asked_nor_charged(tmp_path: Path) -> None:

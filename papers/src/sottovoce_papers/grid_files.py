@@ -1,6 +1,7 @@
 """Learning experiments as TOML files: the spec of a run, the axes of a grid, and a reduced version.
 
-    [experiment]         title, claim, seeds, fast_seeds, favorite, reference, data
+    [experiment]         title, claim, seeds, fast_seeds, favorite, reference, data;
+                         other_seeds, margin, population: see `About`
     [figure]             x = "epsilon", x_log, y_label, panels = "an axis", curves = true,
                          target_accuracy, learned_from: what is drawn, see `FigureOptions`
     [base]               the spec of a run
@@ -47,7 +48,13 @@ class _Section(BaseModel):
 
 
 class About(_Section):
-    """The claim, and the two mechanisms that are compared; `data` is the data set to download."""
+    """The claim, and the two mechanisms that are compared; `data` is the data set to download.
+
+    other_seeds  Seeds of all other mechanisms, if they need fewer.
+    margin       If given, the verdict says whether favorite and reference differ by at most this
+                 accuracy.
+    population   If given, the users for whom epsilon holds, such as "539 writers".
+    """
 
     title: str
     claim: str
@@ -56,6 +63,15 @@ class About(_Section):
     favorite: str = Field(validation_alias=AliasChoices("favorite", "favourite"))
     reference: str
     data: str = ""
+    other_seeds: Seeds | None = None
+    margin: Share | None = None
+    population: str = ""
+
+    def seeds_of(self, mechanism: object, seeds: int) -> int:
+        """Return how many of `seeds` a mechanism is trained with."""
+        if self.other_seeds is None or mechanism in (self.favorite, self.reference):
+            return seeds
+        return min(self.other_seeds, seeds)
 
 
 class FigureOptions(_Section):

@@ -66,6 +66,7 @@ _IN_PAPERS: Mapping[str, tuple[str, ...]] = {
     "sottovoce.datasets": (
         "cifar10",
         "femnist",
+        "femnist-all",
         "gefcom_wind",
         "gefcom_wind-farms",
         "medical_mnist",

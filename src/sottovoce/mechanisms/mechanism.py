@@ -12,6 +12,7 @@ from sottovoce.core.domains import MAX_DIMENSION, Domain, Vector, plain_array
 from sottovoce.core.errors import DomainError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.noise.laws import ScalarStaircase
+from sottovoce.mechanisms.packing import packed_size
 from sottovoce.privacy.events import PrivacyEvent
 
 Codes = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32] | NDArray[np.float32]
@@ -493,6 +494,30 @@ def points_of(mechanism: Mechanism, *, most: int) -> Vector | None:
         # Checked before `points` is computed: some mechanisms have 2^32 of them.
         return None
     return mechanism.points if isinstance(mechanism, Pointwise) else None
+
+
+def masked_bytes(mechanism: Mechanism, clients: int) -> int | None:
+    """Return the bytes of a masked message behind a secure sum, without keys and shares.
+
+    A masked code takes as many bits as a coordinate of the sum, however few the code has.
+
+    Args:
+        mechanism: The mechanism of all clients.
+        clients: The most clients in the sum.
+
+    Returns:
+        The size without a header; None if the mechanism's codes cannot be added up.
+
+    Examples:
+        >>> from sottovoce import ClampedSign, L2Ball
+        >>> ball = L2Ball(dimension=1000, radius=1.0)
+        >>> sign = ClampedSign(input_domain=ball, noise_multiplier=1.0, logit_bound=0.5)
+        >>> masked_bytes(sign, 500)  # 9 bits a coordinate
+        1125
+    """
+    if not isinstance(mechanism, SummableCodes):
+        return None
+    return packed_size(mechanism.input_domain.dimension, mechanism.sum_bits(clients))
 
 
 def bits_per_coordinate(mechanism: Mechanism) -> float:

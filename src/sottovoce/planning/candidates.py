@@ -26,7 +26,12 @@ from sottovoce.core.domains import (
 )
 from sottovoce.core.errors import ParameterError, SottovoceError
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.mechanism import Mechanism, SummableCodes, bits_per_coordinate
+from sottovoce.mechanisms.mechanism import (
+    Mechanism,
+    SummableCodes,
+    bits_per_coordinate,
+    masked_bytes,
+)
 from sottovoce.mechanisms.registry import Parameters, Registration
 from sottovoce.mechanisms.release import OnlySums, ReleaseTerms, local_event
 from sottovoce.planning.prediction import Prediction, predict
@@ -269,9 +274,10 @@ class Candidate:
 
         In a secure sum it is the masked vector, without keys and shares of the protocol.
         """
-        if self.masked_bits is not None:
-            masked = self.masked_bits * self.mechanism.input_domain.dimension
-            return HEADER_BYTES + (masked + 7) // 8
+        if self.summed_clients is not None:
+            masked = masked_bytes(self.mechanism, self.summed_clients)
+            if masked is not None:
+                return HEADER_BYTES + masked
         payload_bits = self.mechanism.code_format().payload_bits(
             self.mechanism.input_domain.dimension
         )

@@ -16,7 +16,13 @@ from sottovoce.core.native import Native, native
 from sottovoce.core.stages import stage
 from sottovoce.core.threads import threads_for_size
 from sottovoce.mechanisms.encoding import PackedRows
-from sottovoce.mechanisms.mechanism import ExpandsToSigns, Mechanism, points_of
+from sottovoce.mechanisms.mechanism import (
+    ExpandsToSigns,
+    LevelCodes,
+    Mechanism,
+    SummableCodes,
+    points_of,
+)
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.sums import (
     EXPANDED_TOGETHER,
@@ -141,6 +147,34 @@ class ExpandedRows:
         magnitude = self._mechanism.magnitude
         total = self._layout.fold(self._counts.total(np.array([-magnitude, magnitude])))
         return _mean(total, weight, rotation)
+
+
+class SummedCodes:
+    """The sum of the codes of messages of weight 1, of which a secure sum releases one mean."""
+
+    def __init__(self, dimension: int, mechanism: Mechanism) -> None:
+        assert isinstance(mechanism, SummableCodes), "the accounting refuses any other"
+        self._mechanism, self._received = mechanism, 0
+        self._total = np.zeros(dimension, dtype=np.int64)
+
+    def add(self, packed: PackedRows, weights: Weights) -> None:  # noqa: ARG002
+        """Add the codes of messages; weights are 1."""
+        self._received += len(packed)
+        if packed.code_format == LevelCodes(levels=2):
+            bits = LevelCounts(len(self._total), 2)
+            bits.add_rows(packed.on_cpu())
+            self._total += bits.counts()[0]
+        else:
+            for codes in packed.codes():
+                self._total += codes.astype(np.int64)
+
+    def mean(self, weight: float, rotation: Rotation | None) -> Vector:  # noqa: ARG002
+        """Return the mean of the values that the codes stand for, rotated back."""
+        mean = self._mechanism.decode_sum(self._total, self._received)
+        if rotation is None:
+            return mean
+        with stage("rotate back"):
+            return rotation.inverse(mean)
 
 
 class DecodedRows:

@@ -16,7 +16,7 @@ from sottovoce.learning.features import FEATURES
 from sottovoce.learning.objectives import ACCURACY
 from sottovoce.learning.task import Evaluation
 from sottovoce.ledger.records import SpendingRecord
-from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
+from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate, masked_bytes
 from sottovoce.mechanisms.release import local_event
 from sottovoce.privacy import events
 from sottovoce.privacy.accounting import privacy_spent
@@ -476,6 +476,7 @@ def result_of(
         **spending,
         "payload_bytes_up_per_message": per_client("up", "payload", received),
         "total_bytes_up_per_message": per_client("up", "total", received),
+        **_masked(resolved),
         "payload_bytes_down_per_message": per_client("down", "payload", asked),
         "total_bytes_down_per_message": per_client("down", "total", asked),
         "payload_bytes_up_per_client": per_client("up", "payload", len(resolved.clients)),
@@ -493,6 +494,14 @@ def result_of(
         return result
     diagnosis = diagnose(result, public_facts(resolved, rows, progress), rows, spec)
     return {**result, "diagnosis": diagnosis.to_dict()}
+
+
+def _masked(resolved: Resolved) -> dict[str, int | None]:
+    """Return what a message of the largest cohort takes behind a real secure sum."""
+    if not resolved.channel.only_sums:
+        return {}
+    most = resolved.sampling.facts(len(resolved.clients)).largest_cohort
+    return {"masked_bytes_up_per_message": masked_bytes(resolved.parts[0].mechanism, most)}
 
 
 def algorithm_plug_ins(spec: RunSpec, section: AlgorithmSection) -> list[str]:

@@ -131,6 +131,8 @@ COMMON = (
 )
 # The epsilon of messages without the channel's amplification, and all bytes that a client sends.
 OF_HIDDEN = ("local_epsilon", "payload_bytes_up_per_client", "total_bytes_up_per_client")
+# A message as a protocol for secure sums sends it.
+MASKED = "masked_bytes_up_per_message"
 
 
 def table(rows: Sequence[Summary], target_accuracy: float | None) -> list[Row]:
@@ -143,6 +145,9 @@ def table(rows: Sequence[Summary], target_accuracy: float | None) -> list[Row]:
     if not any(row.is_hidden for row in rows):
         for cells, name in itertools.product(plain, OF_HIDDEN):
             del cells[name]
+    if all(row.first[MASKED] is None for row in rows):
+        for cells in plain:
+            del cells[MASKED]
     if not any(row.diverged for row in rows):
         for cells in plain:
             del cells["diverged"]
@@ -187,12 +192,12 @@ def _summary(
         key=key,
         accuracies={seed: float(result["accuracy"]) for seed, result in whole.items()},
         curve=LearningCurve.of(whole.values()),
-        failed=seeds - len(whole),
+        failed=len(members) - len(whole) if members else seeds,
         diverged=sum(DIVERGED in (member.error or "") for member in members),
         rate=rate,
         spent=max(spent) if spent and private else None,
         published=max(published, default=None),
-        first={name: first.get(name) for name in (*COMMON, *OF_HIDDEN)},
+        first={name: first.get(name) for name in (*COMMON, MASKED, *OF_HIDDEN)},
         r_squared={
             seed: float(found[_R_SQUARED])
             for seed, result in whole.items()
@@ -232,6 +237,7 @@ def verdict(
     level = [row for row in rows if row.epsilon is None and row.mean is not None]
     lines += [f"Without a budget, {row.full_name} reaches {row.mean:.2%}." for row in level]
     lines += [_published(row) for row in rows if row.published is not None]
+    lines.append(_masked(rows))
     if grid_file.figure.target_accuracy is not None:
         lines += _targets(grid_file.figure.target_accuracy, rows)
     edges = [row for row in rows if row.rate and row.rate.at_edge]
@@ -262,6 +268,19 @@ def _published(row: Summary) -> str:
     )
 
 
+def _masked(rows: Sequence[Summary]) -> str:
+    """Return the bytes of every mechanism's message, if some are masked for a secure sum."""
+    if not any(row.first[MASKED] for row in rows):
+        return ""
+    found: dict[str, str] = {}
+    for row in rows:
+        sent, masked = row.first["payload_bytes_up_per_message"], row.first[MASKED]
+        if sent is not None:
+            text = f"{masked:,} masked ({sent:,.0f} of codes)" if masked else f"{sent:,.0f}"
+            found.setdefault(row.full_name, f"{row.full_name} {text}")
+    return f"Bytes that a client sends in a round, without headers: {'; '.join(found.values())}."
+
+
 def _targets(target: float, rows: Sequence[Summary]) -> list[str]:
     """Return the rounds to the target, one line per setting."""
     found: dict[tuple[Cell, ...], list[Summary]] = {}
@@ -283,6 +302,7 @@ class Comparison:
     best: Summary | None
     favorite: Summary | None
     reference: Summary | None
+    margin: float | None = None
 
     @classmethod
     def of(cls, grid_file: GridFile, rows: Sequence[Summary]) -> "Comparison":
@@ -296,6 +316,7 @@ class Comparison:
             best=max(whole, key=lambda row: row.mean or 0.0, default=None),
             favorite=named.get(about.favorite),
             reference=named.get(about.reference),
+            margin=about.margin,
         )
 
     @property
@@ -304,8 +325,25 @@ class Comparison:
         if self.favorite is None or self.reference is None:
             return None
         ours, theirs = self.favorite.accuracies, self.reference.accuracies
-        paired = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+        paired = [ours[seed] - theirs[seed] for seed in self.pairs]
         return mean_and_half_width(paired) if len(paired) >= 2 else None
+
+    @property
+    def pairs(self) -> list[int]:
+        """The seeds that both have."""
+        if self.favorite is None or self.reference is None:
+            return []
+        return [seed for seed in self.favorite.accuracies if seed in self.reference.accuracies]
+
+    @property
+    def within(self) -> bool | None:
+        """Whether the difference is at most the margin; None if the interval does not tell."""
+        if self.margin is None or self.difference is None:
+            return None
+        mean, half = self.difference
+        if abs(mean) + half <= self.margin:
+            return True
+        return False if abs(mean) - half > self.margin else None
 
     def sentence(self) -> str:
         if self.best is None or self.best.mean is None:
@@ -317,8 +355,20 @@ class Comparison:
         return (
             f"{text}; {self.favorite.mechanism} lies {self._place()} the interval of "
             f"{self.reference.mechanism}, and paired by seed differs from it by {100 * mean:+.2f} "
-            f"points ({100 * (mean - half):+.2f} to {100 * (mean + half):+.2f})."
+            f"points ({100 * (mean - half):+.2f} to {100 * (mean + half):+.2f}).{self._margin()}"
         )
+
+    def _margin(self) -> str:
+        if self.margin is None:
+            return ""
+        match self.within:
+            case True:
+                told = "shown"
+            case False:
+                told = "not so"
+            case None:
+                told = "cannot be told"
+        return f" Within {100 * self.margin:g} points: {told}, with {len(self.pairs)} pairs."
 
     def _spent(self) -> str:
         spent = self.best.spent if self.best else None

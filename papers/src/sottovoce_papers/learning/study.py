@@ -15,6 +15,7 @@ from sottovoce.runs.loading import override
 from sottovoce_papers.experiment import Experiment, Findings, Row, Settings, register_experiment
 from sottovoce_papers.grid_files import (
     EPSILON,
+    MECHANISM,
     RATE,
     SEED,
     GridFile,
@@ -154,7 +155,12 @@ def use_data_dir(folder: Path | None) -> Iterator[None]:
 
 def _tune_and_train(grid_file: GridFile, grid: TrainingGrid, seeds: int, run: Run) -> Trained:
     """Tune where there are several rates, then train with the chosen ones."""
-    final = expand(grid.base, {**grid.axes, SEED: _seeds(1, seeds)})
+    about = grid_file.experiment
+    final = [
+        trial
+        for trial in expand(grid.base, {**grid.axes, SEED: _seeds(1, seeds)})
+        if int(trial.key[SEED] or 0) <= about.seeds_of(trial.key[MECHANISM], seeds)
+    ]
     tried: list[TrialResult] = []
     rates: Mapping[Group, TunedRate] = {}
     if RATE in grid.axes:
@@ -198,10 +204,16 @@ def _reduced(grid_file: GridFile, grid: TrainingGrid, settings: Settings) -> str
 
 
 def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings, trained: Trained) -> str:
-    privacy = grid.base.get("privacy", {})
+    privacy, about = grid.base.get("privacy", {}), grid_file.experiment
+    fewer = about.seeds_of(None, settings.seeds)
+    others = (
+        ""
+        if fewer == settings.seeds
+        else (f" ({about.favorite}, {about.reference}) or 1 to {fewer} (all others)")
+    )
     lines = [
-        f"Every mechanism is trained with the seeds 1 to {settings.seeds}; accuracies are means "
-        "over them with Student's 95% interval, on test data, after the last round. Noise is "
+        f"Every mechanism is trained with the seeds 1 to {settings.seeds}{others}; accuracies are "
+        "means over them with Student's 95% interval, on test data, after the last round. Noise is "
         "calibrated to the asked epsilon; epsilon spent is the largest that the accountant finds "
         f"over seeds, at delta = {privacy.get('delta')}, adjacency "
         f"{privacy.get('adjacency', 'zero-out')}, {privacy.get('level')} level.",
@@ -216,6 +228,12 @@ def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings, trained
             f"{tuning.seeds} other seeds; the chosen one is then trained on all training data. The "
             "epsilon of a row covers its own training alone: trying rates, and choosing one by the "
             "held-out data, is not charged. `rate at edge` marks a rate at an end of its grid."
+        )
+    if about.population:
+        lines.append(
+            f"Epsilon holds for the {about.population} of this study, who may be known to take "
+            "part in every round. It assumes no larger population from which users were sampled in "
+            "secret, as in studies with a population of a million."
         )
     lines.append("Every trial is listed in trials.csv with the hash of its spec.")
     return "\n".join(lines)

@@ -7,7 +7,7 @@ the mechanism has kernels for it and Triton is installed. All ways give the same
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.mechanisms.row_batches import rows_at_once
 from sottovoce.protocol.broadcast import Start
-from sottovoce.protocol.row_sums import CountedRows, OrderedSum, RowSums, row_sums_of
+from sottovoce.protocol.row_sums import CountedRows, OrderedSum, RowSums, SummedCodes, row_sums_of
 
 _MAX_COORDINATES_ON_DEVICE = 1 << 26
 _MAX_ROWS_ON_DEVICE = 4096
@@ -83,7 +83,10 @@ class PackedMessages(InMemoryBackend):
         """Return what makes the sums of messages of equal weight; it is the same in all rounds."""
         known = self._known_sums.get(id(mechanism))
         if known is None:
-            known = row_sums_of(self.dimension, mechanism, equal_weights=True)
+            if self.channel.only_sums:
+                known = partial(SummedCodes, self.dimension, mechanism)
+            else:
+                known = row_sums_of(self.dimension, mechanism, equal_weights=True)
             self._known_sums[id(mechanism)] = known
         return known
 

@@ -68,10 +68,18 @@ class SecureSum(HidingChannel):
         return OnlySums(minimum_clients=self.minimum_clients)
 
     def check_runtime(self, facts: RuntimeFacts) -> None:
-        if facts.messages != "stored":
+        """Refuse a run without messages, because the codes themselves are added up.
+
+        Args:
+            facts: Where and how the run is computed.
+
+        Raises:
+            ConfigError: The run would draw decoded values.
+        """
+        if facts.messages == "none":
             raise ConfigError(
-                f"the channel 'secure_sum' needs stored messages, got '{facts.messages}'; set "
-                "runtime.messages = 'stored'"
+                "the channel 'secure_sum' adds codes up, but runtime.messages = 'none' draws "
+                "decoded values; set runtime.messages = 'packed' or 'stored'"
             )
 
     def check(self, context: ChannelContext) -> None:
