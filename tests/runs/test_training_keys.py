@@ -181,10 +181,14 @@ def test_random_changes_of_images_come_from_the_seed_and_reach_the_sites(tmp_pat
     generator = np.random.default_rng(0)
     images, labels = generator.normal(size=(60, 1, 6, 6)), generator.integers(0, 2, size=60)
     images[labels == 1, :, :, :3] += 2.0  # A flip moves what tells the classes apart.
-    part = {"x_train": images[:40], "y_train": labels[:40]}
-    rest = {"x_test": images[40:], "y_test": labels[40:]}
-    np.savez(tmp_path / "own.npz", **part, **rest)
-    found = {}
+    np.savez(
+        tmp_path / "own.npz",
+        x_train=images[:40],
+        y_train=labels[:40],
+        x_test=images[40:],
+        y_test=labels[40:],
+    )
+    found: dict[str, float] = {}
     for kind in ("none", "flip", "flip"):
         algorithm = {**LOCAL_STEPS, "local_epochs": 2, "batch_size": 5, "augmentation": kind}
         del algorithm["local_steps"]
