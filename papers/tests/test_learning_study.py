@@ -456,6 +456,8 @@ def test_every_grid_file_trains_without_a_ledger() -> None:
     """A trial stores no messages: a spec that wants them stored would fail in every cell."""
     for grid_file in read_grid_files():
         for grid in (full_grid(grid_file), fast_grid(grid_file)):
-            for trial in expand(grid.base, grid.axes):
+            numbers = {name: grid.axes.get(name, [])[:1] for name in ("epsilon", "learning_rate")}
+            few = {name: numbers.get(name, axis) for name, axis in grid.axes.items()}
+            for trial in expand(grid.base, few):
                 assert trial.spec.runtime.messages != "stored", grid_file.name
                 assert trial.spec.randomness == "seeded", grid_file.name

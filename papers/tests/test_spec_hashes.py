@@ -12,6 +12,7 @@ GRIDS = Path(sottovoce_papers.__path__[0]) / "grids"
 OF_CATALOGUE = {
     "adaptive-clipping.toml": "54f5af745a3e460a",
     "digits-sweep.toml": "d338675b513d44db",
+    "dp-sgd-messages.toml": "16ec540faab479b5",
     "imvu-cifar10-public.toml": "a35615725480cee5",
     "imvu-cifar10.toml": "97bf78ad65933f61",
     "imvu-femnist.toml": "bb4a5e019c538c32",

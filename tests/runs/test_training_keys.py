@@ -13,10 +13,11 @@ from sottovoce.core.errors import ConfigError, SottovoceError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.algorithms.fedavg import FedAvg, LocalSgd
+from sottovoce.federated.algorithms.sections import FedAvgSection
 from sottovoce.learning.task import Evaluation, Task
 from sottovoce.reporting.report_data import run_data
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.inputs import load_inputs
+from sottovoce.runs.inputs import load_inputs, section_of
 from sottovoce.runs.opened import open_run
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
@@ -174,6 +175,33 @@ def test_images_that_become_features_are_not_changed_at_random() -> None:
     spec = client_spec({**LOCAL_STEPS, "augmentation": "crop"}, features=[{"kind": "flatten"}])
     with pytest.raises(ConfigError, match=r"what \[\[features\]\] computes"):
         load_inputs(spec)
+
+
+def test_random_changes_of_images_come_from_the_seed_and_reach_the_sites(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    images, labels = generator.normal(size=(60, 1, 6, 6)), generator.integers(0, 2, size=60)
+    images[labels == 1, :, :, :3] += 2.0  # A flip moves what tells the classes apart.
+    np.savez(
+        tmp_path / "own.npz",
+        x_train=images[:40],
+        y_train=labels[:40],
+        x_test=images[40:],
+        y_test=labels[40:],
+    )
+    found: dict[str, float] = {}
+    for kind in ("none", "flip", "flip"):
+        algorithm = {**LOCAL_STEPS, "local_epochs": 2, "batch_size": 5, "augmentation": kind}
+        del algorithm["local_steps"]
+        spec = client_spec(
+            algorithm, data={"dataset": f"npz:{tmp_path / 'own.npz'}", "clients": 4}, rounds=2
+        )
+        folder = tmp_path / f"{kind}-{len(found)}"
+        found[folder.name] = run(spec, folder)["loss"]
+    assert found["flip-1"] == found["flip-2"]
+    assert abs(found["none-0"] - found["flip-1"]) > 1e-4
+    section = section_of(spec).at_site()
+    assert isinstance(section, FedAvgSection)
+    assert section.augmentation == "flip"
 
 
 @pytest.mark.parametrize(

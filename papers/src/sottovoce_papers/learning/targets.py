@@ -134,6 +134,7 @@ def sentences(grid_file: GridFile, rows: Sequence[Summary], scores: Sequence[Sco
         where = ", ".join(map(str, score.baseline.where.values()))
         lines.append(
             f"Ridge regression on all training rows together{f' ({where})' if where else ''}: "
-            f"{score.accuracy:.2%}, R-squared {score.r_squared:.4f}."
+            f"{score.accuracy:.2%}, R-squared {score.r_squared:.4f} (answers are cut to the range "
+            "of the targets)."
         )
     return lines
