@@ -1,7 +1,8 @@
 """Settings of all tests: property tests draw the same cases on every run, unless told otherwise.
 
 `make test-full` sets HYPOTHESIS_PROFILE=explore, which draws new cases each time, ten times as many
-where a test does not say how many. `make soundness` sets CASES=10: ten times as many everywhere.
+where a test does not say how many. `make test` draws half of the usual number, `make soundness`
+ten times the usual number everywhere (CASES=10).
 """
 
 import dataclasses
@@ -153,15 +154,22 @@ def pytest_unconfigure() -> None:
         shutil.rmtree(made_cache, ignore_errors=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """CASES times as many examples of every property test, and counted."""
-    if "CASES" not in os.environ:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """CASES times as many examples of every property test, and counted.
+
+    `make test` draws half of the usual number: they are the same ones on every run.
+    """
+    counts = "CASES" in os.environ
+    is_quick = not counts and config.getoption("markexpr") == "not slow"
+    if not counts and not is_quick:
         return
     tests = {item.obj for item in items if isinstance(item, pytest.Function)}
     for test in (test for test in tests if hasattr(test, "hypothesis")):
         usual = getattr(test, _SETTINGS, None) or settings()
-        setattr(test, _SETTINGS, settings(usual, max_examples=cases.FACTOR * usual.max_examples))
-        test.hypothesis.inner_test = cases.counted(test.hypothesis.inner_test)
+        wanted = cases.FACTOR * usual.max_examples if counts else -(-usual.max_examples // 2)
+        setattr(test, _SETTINGS, settings(usual, max_examples=wanted))
+        if counts:
+            test.hypothesis.inner_test = cases.counted(test.hypothesis.inner_test)
 
 
 _SETTINGS = "_hypothesis_internal_use_settings"  # where a test keeps those that it was given

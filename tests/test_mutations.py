@@ -23,6 +23,7 @@ def test_a_fault_that_no_longer_fits_is_said() -> None:
     assert mutations.misfits([gone]) == ["privacy/pure.py: no such line -> x: found 0 times"]
 
 
+@pytest.mark.slow
 def test_a_fault_is_caught_in_a_copy_and_one_that_changes_nothing_is_not(tmp_path: Path) -> None:
     (tmp_path / "src/sottovoce").mkdir(parents=True)
     (tmp_path / "src/sottovoce/__init__.py").touch()

@@ -14,6 +14,7 @@ import pytest
 from command_line import call
 
 ROOT = Path(__file__).parent.parent
+LONG = ("density_map", "lora")  # Examples that take ten seconds and more.
 
 
 # Importing these takes long. Some environments load a few of them before any program begins.
@@ -98,7 +99,7 @@ def test_the_commands_of_the_readme_run_one_after_another(
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=path.name, marks=[pytest.mark.slow] * (path.stem == "density_map"))
+        pytest.param(path, id=path.name, marks=[pytest.mark.slow] * (path.stem in LONG))
         for path in sorted((ROOT / "examples").glob("*.py"))
     ],
 )

@@ -57,7 +57,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("factor", [1, 10])
+@pytest.mark.parametrize("factor", [pytest.param(1, marks=pytest.mark.slow), 10])
 def test_cases_are_multiplied_and_counted(planted: Path, factor: int) -> None:
     log = planted / f"cases-{factor}.json"
     paths = f"{ROOT / 'tests/helpers'}{os.pathsep}{ROOT / 'src'}"

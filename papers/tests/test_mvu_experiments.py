@@ -58,11 +58,11 @@ def test_the_register_holds_the_experiments() -> None:
 
 
 # Ten seconds each, of which tables are most; all others in every test run.
-VECTORS = ("mvu-vector-l1", "mvu-vector-l2")
+LONG = ("mvu-vector-l1", "mvu-vector-l2", "mvu-bits")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in VECTORS)) for name in NAMES]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in NAMES]
 )
 def test_a_fast_run_saves_everything(results: Results, name: str) -> None:
     folder, result = results[name]

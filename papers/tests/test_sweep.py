@@ -167,6 +167,7 @@ def test_a_result_that_is_not_finite_is_a_failure(tmp_path: Path) -> None:
     assert result.error == "the model diverged: loss is nan; lower learning rates"
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_are_reported_and_replaced(tmp_path: Path) -> None:
     steps: list[tuple[object, ...]] = []
     results = _run(

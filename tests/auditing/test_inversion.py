@@ -61,6 +61,7 @@ def _target(task: Task, observed: np.ndarray, labels: np.ndarray, work: Work) ->
     )
 
 
+@pytest.mark.slow
 def test_one_image_comes_back_from_its_gradient() -> None:
     task, x, y = _task(), _images(2), np.array([[1], [3]])
     model = task.initial_model()
@@ -71,6 +72,7 @@ def test_one_image_comes_back_from_its_gradient() -> None:
     assert (found.mismatch < 1e-3).all()
 
 
+@pytest.mark.slow
 def test_noise_in_place_of_a_gradient_gives_no_image() -> None:
     """The check that could fail the one above: without the gradient there is nothing to find."""
     task, x, y = _task(), _images(2), np.array([[1], [3]])

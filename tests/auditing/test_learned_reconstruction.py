@@ -33,6 +33,7 @@ def _first_three() -> nn.Module:
     return layer
 
 
+@pytest.mark.slow
 def test_what_the_outputs_hold_comes_back_and_the_rest_is_the_mean() -> None:
     task, rows, own = _task(_first_three()), _rows(50, 1), _rows(1500, 2)
     found = reconstruct_from_outputs(task, task.initial_model(), rows, own, ATTACK, seed=1)

@@ -177,6 +177,7 @@ def test_a_threshold_of_the_table_that_is_off_by_one_in_256_is_found(
     assert "declared" in found.finding or "delta" in found.finding
 
 
+@pytest.mark.slow
 def test_a_threshold_of_one_bit_that_is_off_by_a_hundredth_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

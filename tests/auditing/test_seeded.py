@@ -119,6 +119,7 @@ def test_acceptance_without_its_floor_is_found(monkeypatch: pytest.MonkeyPatch) 
     assert at_zero_delta().violated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "adjacency", [ADJACENCIES[0], pytest.param(ADJACENCIES[1], marks=pytest.mark.slow)]
 )

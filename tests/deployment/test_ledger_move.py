@@ -81,6 +81,7 @@ def test_a_ledger_moves_with_its_seal_and_the_old_folder_refuses(folders: Folder
         assert ledger.num_charges == 4
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")
 def test_a_move_that_is_killed_anywhere_loses_nothing_and_is_finished_by_the_next(
     folders: Folders, tmp_path: Path

@@ -140,7 +140,7 @@ def test_in_one_dimension_a_dense_search_comes_within_a_percent_of_the_bound(
 
 @pytest.mark.parametrize("power", [1.0, 2.0])
 @pytest.mark.parametrize("order", [1.5, 8.0])
-@pytest.mark.parametrize("dimension", [2, 4])
+@pytest.mark.parametrize("dimension", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_an_optimizer_over_pairs_of_vectors_comes_within_a_few_percent_of_the_bound(
     power: float, order: float, dimension: int
 ) -> None:
