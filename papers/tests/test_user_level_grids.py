@@ -31,7 +31,7 @@ def test_mechanisms_differ_in_trust_and_not_in_what_epsilon_means(
         held = trial.spec.data.validation_fraction if owners else None
         least = trial.spec.channel.parameters.get("minimum_clients", 0)
         assert least <= round(USERS[name] * (1.0 - (held or 0.0)))
-        assert (least >= 100) == (trial.key["mechanism"] == "one bit, secure sum")
+        assert (least >= 100) == (trial.key["mechanism"] == "one bit behind a secure sum")
 
 
 @pytest.mark.parametrize("name", USERS)

@@ -3,6 +3,7 @@
 import csv
 import re
 import shlex
+from statistics import fmean
 
 import pytest
 from command_line import printed_json
@@ -10,11 +11,18 @@ from pages import ROOT
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball
+from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.mechanisms.release import ShuffledMessages, release_event
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.mechanisms.seeds import GENERATORS
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
+
+SERVER, SUMMED, LOCAL = (
+    "Gaussian by a trusted server",
+    "one bit behind a secure sum",
+    "local one bit",
+)
 
 
 def test_the_plan_that_is_shown_is_the_plan() -> None:
@@ -140,6 +148,35 @@ def test_how_well_it_learns_is_what_the_kept_results_say(
             else:
                 kept = float(found[name]["sign", float(epsilon)]["accuracy"])
                 assert float(third) == pytest.approx(100.0 * kept, abs=0.0501)
+
+
+def test_one_bit_behind_a_secure_sum_is_as_far_from_the_server_as_the_kept_trials() -> None:
+    page = (ROOT / "docs/explanation/accuracy.md").read_text()
+    table = page.split("| users | epsilon | Gaussian by a trusted server |")[1].split("\n\n")[0]
+    names = {"MNIST": "secure-sum-mnist", "FEMNIST": "secure-sum-femnist"}
+    lines = table.splitlines()[2:]
+    assert len(lines) == 4
+    for line in lines:
+        users, epsilon, *cells, local = line.strip("| ").split(" | ")
+        found = _final_accuracies(names[users.split()[-1]], float(epsilon))
+        server, summed = (found[name] for name in (SERVER, SUMMED))
+        pairs = [100.0 * (summed[seed] - server[seed]) for seed in server]
+        mean, half = mean_and_half_width(pairs)
+        shown = [100.0 * fmean(one.values()) for one in (server, summed)]
+        numbers = [float(number) for cell in cells for number in re.findall(r"[-+]?[\d.]+", cell)]
+        assert numbers == pytest.approx([*shown, mean, mean - half, mean + half], abs=0.00501)
+        assert float(local) == pytest.approx(100.0 * fmean(found[LOCAL].values()), abs=0.0501)
+        assert len(pairs) >= 20
+
+
+def _final_accuracies(experiment: str, epsilon: float) -> dict[str, dict[str, float]]:
+    """By mechanism, the test accuracy of each seed."""
+    found: dict[str, dict[str, float]] = {}
+    with (ROOT / "results" / experiment / "trials.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["stage"] == "final" and float(row["asked_epsilon"]) == epsilon:
+                found.setdefault(row["mechanism"], {})[row["seed"]] = float(row["accuracy"])
+    return found
 
 
 def _by_mechanism(experiment: str) -> dict[tuple[str, float], dict[str, str]]:

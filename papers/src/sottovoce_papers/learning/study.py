@@ -209,7 +209,7 @@ def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings, trained
     others = (
         ""
         if fewer == settings.seeds
-        else (f" ({about.favorite}, {about.reference}) or 1 to {fewer} (all others)")
+        else (f" ({about.favorite}; {about.reference}) or 1 to {fewer} (all others)")
     )
     lines = [
         f"Every mechanism is trained with the seeds 1 to {settings.seeds}{others}; accuracies are "
