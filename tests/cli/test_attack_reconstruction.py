@@ -75,6 +75,7 @@ def test_one_bit_with_a_budget_gives_no_image(cli: Any, tmp_path: Path) -> None:
     assert "does not beat the mean image" in shown.out
 
 
+@pytest.mark.slow
 def test_other_ways_to_attack(cli: Any, tmp_path: Path) -> None:
     client = {"level": "client", "clip_norm": 5.0, "delta": 1e-5}
     steps = {

@@ -154,6 +154,7 @@ def test_a_plan_for_a_secure_sum_has_both_epsilons_and_masked_bits(cli: Any) -> 
     assert 3.73 < noise < 1.05 * 3.74
 
 
+@pytest.mark.slow
 def test_a_plan_for_few_coordinates_says_that_one_bit_is_not_enough(cli: Any) -> None:
     shown = cli(*f"plan {SUMS} --clients 21 --dimension 10".split())
     assert shown.code == 0

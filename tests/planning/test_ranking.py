@@ -56,7 +56,7 @@ def ranked_among(asked: PlanSetting, *kinds: str) -> Ranking:
     "asked",
     [
         setting(),
-        setting(terms=SAMPLED),
+        pytest.param(setting(terms=SAMPLED), marks=pytest.mark.slow),
         setting(terms=ReleaseTerms(adjacency=Adjacency.REPLACE_ONE), epsilon=0.3),
         pytest.param(L1, marks=pytest.mark.slow),
         pytest.param(LINF, marks=pytest.mark.slow),

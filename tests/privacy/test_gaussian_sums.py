@@ -240,7 +240,7 @@ def rounded_law(mean: float, stddev: float) -> Vector:
 
 
 @pytest.mark.parametrize("stddev", [0.5, 0.7, 1.0, 2.0])
-@pytest.mark.parametrize("clients", [2, 3, 6])
+@pytest.mark.parametrize("clients", [2, 3, pytest.param(6, marks=pytest.mark.slow)])
 def test_gaussian_noise_dominates_sums_of_rounded_noise(stddev: float, clients: int) -> None:
     """Whatever the means of the others, and also where rounding shows."""
     rng = np.random.default_rng(5)

@@ -224,7 +224,9 @@ def test_tables(dtype: type, name: str) -> None:
 # -- noise on a grid -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("grid", [2.0, pytest.param(0.01, marks=pytest.mark.slow), 1e-5])
+@pytest.mark.parametrize(
+    "grid", [*(pytest.param(one, marks=pytest.mark.slow) for one in (2.0, 0.01)), 1e-5]
+)
 @pytest.mark.parametrize(
     "noise",
     [

@@ -45,7 +45,9 @@ def sums(begun: Round, **options: Any) -> list[list[int]]:
 # -- the sum ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=[pytest.mark.slow] * (n >= 60)) for n in range(200)]
+)
 def test_a_sum_with_any_dropouts_is_the_plain_sum(seed: int) -> None:
     """Sites drop out before any of their five messages, and messages come in any order."""
     generator = np.random.default_rng(seed)
