@@ -34,6 +34,7 @@ from sottovoce_papers.learning.tuning import (
     TunedRate,
     choose_rates,
     group_of,
+    promising_rates,
 )
 from sottovoce_papers.sweep import (
     Choice,
@@ -167,10 +168,26 @@ def _tune_and_train(grid_file: GridFile, grid: TrainingGrid, seeds: int, run: Ru
         # Expanded before anything is trained, so that a wrong spec of either stage fails early.
         held_out = [] if len(grid.axes[RATE]) == 1 else _held_out(grid_file, grid)
 
-        tried = run(held_out, "tuning") if held_out else []
+        tried = _tune(held_out, run) if held_out else []
         rates = choose_rates(tried) if held_out else _only_rate(final)
         final = [trial for trial in final if rates[group_of(trial.key)].rate == trial.key[RATE]]
     return Trained(tuning=tried, rates=rates, final=run(final, "trials"))
+
+
+def _tune(held_out: Sequence[Trial], run: Run) -> list[TrialResult]:
+    """Try every rate with one seed, then the best ones with the others.
+
+    Rates far from the best would take most of the time and could not win.
+    """
+    tried = run([t for t in held_out if t.key[SEED] == FIRST_TUNING_SEED], "tuning")
+    promising = promising_rates(tried)
+    others = [
+        trial
+        for trial in held_out
+        if trial.key[SEED] != FIRST_TUNING_SEED
+        and trial.key[RATE] in promising[group_of(trial.key)]
+    ]
+    return tried + (run(others, "tuning") if others else [])
 
 
 def _seeds(first: int, count: int) -> list[Choice]:
@@ -225,7 +242,8 @@ def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings, trained
         lines.append(
             f"Learning rates ({rates}) are chosen for each mechanism and epsilon on held-out "
             f"training data ({held}{_held_out_rows(trained)}) by the mean accuracy of "
-            f"{tuning.seeds} other seeds; the chosen one is then trained on all training data. The "
+            f"{tuning.seeds} other seeds{_second_stage(tuning.seeds)}; the chosen one is then "
+            "trained on all training data. The "
             "epsilon of a row covers its own training alone: trying rates, and choosing one by the "
             "held-out data, is not charged. `rate at edge` marks a rate at an end of its grid."
         )
@@ -237,6 +255,12 @@ def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings, trained
         )
     lines.append("Every trial is listed in trials.csv with the hash of its spec.")
     return "\n".join(lines)
+
+
+def _second_stage(seeds: int) -> str:
+    if seeds == 1:
+        return ""
+    return " (all rates with the first of these, then the best and those next to it with all)"
 
 
 def _held_out_rows(trained: Trained) -> str:

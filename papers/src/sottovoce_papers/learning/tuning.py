@@ -34,22 +34,43 @@ def group_of(key: Key) -> Group:
 def choose_rates(results: Sequence[TrialResult]) -> dict[Group, TunedRate]:
     """Return the best rate of each group; a rate that failed with any seed is excluded.
 
-    Ties go to the lower rate.
+    Only rates with the most seeds compete. Ties go to the lower rate.
     """
+    return {group: _best(rates) for group, rates in _by_group(results).items()}
+
+
+def promising_rates(results: Sequence[TrialResult]) -> dict[Group, frozenset[Cell]]:
+    """Return the best rate of each group and those next to it, which further seeds shall decide.
+
+    With no usable rate there are none.
+    """
+    return {group: _near_best(rates) for group, rates in _by_group(results).items()}
+
+
+def _near_best(accuracies: Mapping[float, Sequence[float | None]]) -> frozenset[Cell]:
+    best, ordered = _best(accuracies).rate, sorted(accuracies)
+    if best is None:
+        return frozenset()
+    place = ordered.index(float(best))
+    return frozenset(ordered[max(0, place - 1) : place + 2])
+
+
+def _by_group(results: Sequence[TrialResult]) -> dict[Group, dict[float, list[float | None]]]:
     groups: dict[Group, dict[float, list[float | None]]] = {}
     for result in results:
         rate = result.key[RATE]
         assert isinstance(rate, int | float)
         accuracy = None if result.result is None else float(result.result["accuracy"])
         groups.setdefault(group_of(result.key), {}).setdefault(rate, []).append(accuracy)
-    return {group: _best(rates) for group, rates in groups.items()}
+    return groups
 
 
 def _best(accuracies: Mapping[float, Sequence[float | None]]) -> TunedRate:
+    most = max(map(len, accuracies.values()))
     means = {
         rate: statistics.fmean(whole)
         for rate, found in accuracies.items()
-        if len(whole := [value for value in found if value is not None]) == len(found)
+        if len(whole := [value for value in found if value is not None]) == most
     }
     if not means:
         return TunedRate(rate=None, accuracy=None, at_edge=False)

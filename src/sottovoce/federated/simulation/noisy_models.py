@@ -19,7 +19,7 @@ from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.simulation.draws import draw_rows, law_of
 from sottovoce.learning.augmentation import changed_images
 from sottovoce.learning.captured import CapturedFunction
-from sottovoce.learning.clients import ClientData, names_of, samples_of, sizes_of
+from sottovoce.learning.clients import ClientData, Clients, names_of, samples_of, sizes_of
 from sottovoce.learning.ghost_norms import GhostSums
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -90,6 +90,26 @@ def _capacity(task: Task) -> int:
     return int(free * _SHARE_OF_GPU) // 4
 
 
+def _reader(
+    clients: Sequence[ClientData], device: torch.device
+) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """Return a function from positions of records to their features, and all labels.
+
+    Positions count the records of all clients, one client after the other. On a CPU only the
+    records of a sample are read: a round may use a small part of data that are on disk.
+    """
+    if isinstance(clients, Clients) and device.type == "cpu":
+        rows = torch.from_numpy(clients.rows)
+
+        def read(places: Tensor) -> Tensor:
+            found = clients.features_of(rows[places.flatten()].numpy())
+            return found.reshape(*places.shape, *found.shape[1:])
+
+        return read, clients.labels_of(clients.rows)
+    features, labels = (part.to(device) for part in samples_of(clients))
+    return features.__getitem__, labels
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
     """Clients that take their steps together, with their records on the task's device."""
@@ -97,7 +117,7 @@ class _Group:
     work: "NoisyLocalSteps"
     learning_rate: float
     task: Task
-    features: Tensor
+    features_of: Callable[[Tensor], Tensor]  # The features of some records, by their positions.
     labels: Tensor
     sizes: Tensor
     starts: Tensor
@@ -132,7 +152,7 @@ class _Group:
             The group.
         """
         device = task.device
-        features, labels = samples_of(clients)
+        features_of, labels = _reader(clients, device)
         sizes = torch.tensor(sizes_of(clients), device=device)
         domains = [mechanism.input_domain for mechanism in mechanisms]
         stepped = [domain for domain in domains if isinstance(domain, SteppedBall)]
@@ -150,8 +170,8 @@ class _Group:
             work=work,
             learning_rate=work.learning_rate_of(step.round),
             task=task,
-            features=features.to(device),
-            labels=labels.to(device),
+            features_of=features_of,
+            labels=labels,
             sizes=sizes,
             starts=sizes.cumsum(0) - sizes,
             rates=torch.tensor([one.sampling_rate for one in stepped], device=device),
@@ -191,7 +211,7 @@ class _Group:
         """
         longest = int(self.sizes.max())
         shape = (len(numbers), len(self.sizes), longest)
-        draws = torch.rand(shape, generator=self.generator, device=self.features.device)
+        draws = torch.rand(shape, generator=self.generator, device=self.task.device)
         own = torch.arange(longest, device=draws.device) < self.sizes[:, None]
         inside = (draws < self.rates[:, None]) & own
         width = int(inside.sum(dim=2).max())
@@ -223,7 +243,7 @@ class _Group:
 
     def _images(self, places: Tensor) -> Tensor:
         """Return the features of some records, each with its own random change."""
-        features, augmentation = self.features[places], self.work.augmentation
+        features, augmentation = self.features_of(places), self.work.augmentation
         if augmentation is None:
             return features
         shape, device = places.shape, places.device
