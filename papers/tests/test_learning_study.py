@@ -194,9 +194,11 @@ def test_a_rate_that_failed_with_any_seed_is_out_and_ties_go_to_the_lower() -> N
     assert choose_rates([_result(1, 1.0, None)])[group].rate is None
 
 
-def test_only_the_best_rate_of_the_first_seed_and_its_neighbors_are_tried_with_all_seeds() -> None:
+def test_rates_next_to_the_best_of_the_first_seed_are_tried_with_all_seeds() -> None:
     group = group_of({"mechanism": "m", "learning_rate": 0, "seed": 0})
-    first = [_result(1, rate, score) for rate, score in zip((1, 2, 4, 8), (5, 7, 9, 1), strict=True)]
+    first = [
+        _result(1, rate, score) for rate, score in zip((1, 2, 4, 8), (5, 7, 9, 1), strict=True)
+    ]
     assert promising_rates(first)[group] == {2.0, 4.0, 8.0}
     assert promising_rates(first[:2])[group] == {1.0, 2.0}
     assert promising_rates([_result(1, 1.0, None)])[group] == frozenset()
