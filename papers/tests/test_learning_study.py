@@ -173,6 +173,22 @@ def test_a_rate_at_the_edge_is_reported(tmp_path: Path) -> None:
     assert "edge of the grid for no privacy; Gaussian (float32) at epsilon 3" in findings.verdict
 
 
+def test_a_part_of_a_grid_is_trained_and_the_page_says_what_was_left_out(tmp_path: Path) -> None:
+    findings = _findings(tmp_path, fast=False, only=["epsilon=3.0"])
+    assert {row["epsilon"] for row in findings.rows if row["epsilon"]} == {3.0}
+    assert findings.reduced == "epsilon 3.0 only, of 1.0, 3.0, 10.0."
+    for only, message in (
+        (["epsilons=3.0"], "unknown axis 'epsilons'; did you mean 'epsilon'"),
+        (["epsilon=4"], "unknown value of the axis 'epsilon' '4'"),
+        (["mechanism=sign"], "are compared with each other"),
+        (["epsilon"], "--only takes AXIS=VALUE"),
+    ):
+        with pytest.raises((ConfigError, ParameterError, UnknownNameError), match=message):
+            _findings(tmp_path, only=only)
+    with pytest.raises(ParameterError, match="leave out --only"):
+        find("mvu-scalar").settings(only=["epsilon=1"])
+
+
 def _result(seed: int, rate: float, accuracy: float | None) -> TrialResult:
     return TrialResult(
         key={"mechanism": "m", "learning_rate": rate, "seed": seed},

@@ -12,7 +12,11 @@ GRIDS = Path(sottovoce_papers.__path__[0]) / "grids"
 OF_CATALOGUE = {
     "adaptive-clipping.toml": "54f5af745a3e460a",
     "digits-sweep.toml": "d338675b513d44db",
+    "dp-sgd-cifar10.toml": "4f77054c68c1cc5c",
+    "dp-sgd-medical-mnist.toml": "bf007ed08079367e",
     "dp-sgd-messages.toml": "16ec540faab479b5",
+    "dp-sgd-mnist.toml": "68f8ab9206dfc406",
+    "dp-sgd-networks.toml": "1fb16fdfe4f7ca06",
     "imvu-cifar10-public.toml": "a35615725480cee5",
     "imvu-cifar10.toml": "97bf78ad65933f61",
     "imvu-femnist.toml": "bb4a5e019c538c32",

@@ -52,6 +52,15 @@ Fast = Annotated[bool, typer.Option("--fast", help="Run a reduced version, in se
 Seeds = Annotated[int | None, typer.Option(help="Number of random repetitions.")]
 Jobs = Annotated[int | None, typer.Option(help="Models trained at the same time; default 1.")]
 
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="AXIS=VALUE",
+        help="Train only this value of an axis of a grid, as in --only epsilon=1.0; repeat it "
+        "for more values. The page says what was left out.",
+    ),
+]
+
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
@@ -88,6 +97,7 @@ def run(
     jobs: Jobs = None,
     data_dir: DataDir = None,
     device: Device = None,
+    only: Only = None,
     as_json: Json = False,
 ) -> None:
     """Run one experiment and write index.html, the pictures, data.json and data.csv.
@@ -110,6 +120,7 @@ def run(
             jobs=jobs,
             data_dir=data_dir,
             device=device,
+            only=only or (),
         )
         result = study.run(found, settings, folder)
     page = folder / study.PAGE

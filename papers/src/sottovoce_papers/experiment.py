@@ -10,7 +10,7 @@ files in `sottovoce_papers/grids/` (see `grid_files.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sottovoce.core import parameter_rules
@@ -49,6 +49,7 @@ class Settings:
         data_dir: Folder of the data sets; None for the default one.
         device: Device that trains; None for the one in the spec.
         folder: Folder of the results, where finished trials are kept; None to keep nothing.
+        only: The values to train of some axes of a grid; all values of axes that are not here.
     """
 
     seeds: int
@@ -58,6 +59,7 @@ class Settings:
     data_dir: Path | None = None
     device: str | None = None
     folder: Path | None = None
+    only: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,7 @@ class Experiment:
         fast_seeds: Seeds of the reduced version.
         data: Data sets that must be downloaded, separated by commas; empty if none.
         trains: Whether it trains models and so accepts jobs, a data folder and a device.
+        has_axes: Whether it is a grid, of which a part can be trained.
     """
 
     name: str
@@ -117,6 +120,7 @@ class Experiment:
     fast_seeds: int = 3
     data: str = ""
     trains: bool = False
+    has_axes: bool = False
 
     def settings(
         self,
@@ -127,6 +131,7 @@ class Experiment:
         jobs: int | None = None,
         data_dir: Path | None = None,
         device: str | None = None,
+        only: Sequence[str] = (),
     ) -> Settings:
         """Return checked settings; by default a fast run uses few seeds.
 
@@ -137,6 +142,7 @@ class Experiment:
             jobs: Number of models trained at the same time; None for one.
             data_dir: Folder of the data sets.
             device: Device that trains.
+            only: Values of axes to train, as AXIS=VALUE; an axis may occur several times.
 
         Returns:
             The settings with which to call `run`.
@@ -148,6 +154,8 @@ class Experiment:
         needless = [option for option, value in given.items() if value is not None]
         if needless and not self.trains:
             raise ParameterError(f"'{self.name}' trains no model; leave out {needless[0]}")
+        if only and not self.has_axes:
+            raise ParameterError(f"'{self.name}' is no grid of training runs; leave out --only")
         return Settings(
             seeds=self._seeds(seeds, self.fast_seeds if fast else self.default_seeds),
             fast=fast,
@@ -155,6 +163,7 @@ class Experiment:
             jobs=1 if jobs is None else jobs,
             data_dir=data_dir,
             device=device,
+            only=_by_axis(only),
         )
 
     def _seeds(self, given: int | None, default: int) -> int:
@@ -165,6 +174,16 @@ class Experiment:
         number = min(default, self.default_seeds) if given is None else given
         remedy = "give two or more seeds, since one has no standard deviation"
         return parameter_rules.integer("seeds", number, low=2, high=MAX_SEEDS, remedy=remedy)
+
+
+def _by_axis(only: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one in only:
+        axis, equals, value = one.partition("=")
+        if not equals or not axis or not value:
+            raise ParameterError(f"--only takes AXIS=VALUE, as in --only epsilon=1.0; got '{one}'")
+        found.setdefault(axis, []).append(value)
+    return found
 
 
 EXPERIMENTS: Register[Experiment] = Register(

@@ -22,6 +22,7 @@ also be spelled `favourite`, as in earlier versions.
 """
 
 import copy
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as package_files
@@ -285,13 +286,31 @@ def fast_grid(grid_file: GridFile) -> TrainingGrid:
     for path, value in fast.set.items():
         omissions.append(f"{path} is {value}, not {_at(base, path)}")
         override(base, path, value, source=f"{grid_file.name}.toml: [fast] {path}")
-    axes = dict(full.axes)
-    for name, kept in fast.axes.items():
-        axes[name] = [choice for choice in full.axes[name] if choice.value in kept]
-        every = ", ".join(str(choice.value) for choice in full.axes[name])
-        omissions.append(f"{name.replace('_', ' ')} {', '.join(map(str, kept))} only, of {every}")
     held_out = {**full.held_out, **fast.tuning}
-    return TrainingGrid(base=base, axes=axes, held_out=held_out, reduced="; ".join(omissions))
+    reduced = "; ".join(omissions)
+    changed = TrainingGrid(base=base, axes=full.axes, held_out=held_out, reduced=reduced)
+    return keep_values(changed, {name: [*map(str, kept)] for name, kept in fast.axes.items()})
+
+
+def keep_values(grid: TrainingGrid, kept: Mapping[str, Sequence[str]]) -> TrainingGrid:
+    """Return a part of a grid: of some axes the values with these names only.
+
+    Raises:
+        UnknownNameError: There is no such axis or value.
+    """
+    axes, omissions = dict(grid.axes), [grid.reduced] if grid.reduced else []
+    for name, values in kept.items():
+        if name not in axes:
+            raise UnknownNameError.among("axis", name, axes)
+        known = [str(choice.value) for choice in axes[name]]
+        for value in values:
+            if value not in known:
+                raise UnknownNameError.among(f"value of the axis '{name}'", value, known)
+        axes[name] = [choice for choice in axes[name] if str(choice.value) in values]
+        omissions.append(
+            f"{name.replace('_', ' ')} {', '.join(values)} only, of {', '.join(known)}"
+        )
+    return dataclasses.replace(grid, axes=axes, reduced="; ".join(omissions))
 
 
 def _at(table: Any, path: str) -> object:

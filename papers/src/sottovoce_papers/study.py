@@ -5,6 +5,7 @@ import dataclasses
 import io
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -88,7 +89,9 @@ def command(experiment: Experiment, settings: Settings) -> str:
     seeds = f" --seeds {settings.seeds}" if settings.seeds else ""
     fast = " --fast" if settings.fast else ""
     device = f" --device {settings.device}" if settings.device else ""
-    return f"sottovoce experiment run {experiment.name}{seeds}{fast}{device}"
+    pairs = [f"{axis}={value}" for axis, values in settings.only.items() for value in values]
+    only = "".join(f" --only {shlex.quote(pair)}" for pair in pairs)
+    return f"sottovoce experiment run {experiment.name}{seeds}{fast}{device}{only}"
 
 
 def _plain(

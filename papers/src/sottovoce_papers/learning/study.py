@@ -22,6 +22,7 @@ from sottovoce_papers.grid_files import (
     TrainingGrid,
     fast_grid,
     full_grid,
+    keep_values,
     read_grid_files,
 )
 from sottovoce_papers.learning.figures import figures
@@ -81,6 +82,7 @@ def register_grid_experiments() -> None:
                 fast_seeds=about.fast_seeds,
                 data=about.data,
                 trains=True,
+                has_axes=True,
             ),
             module=f"sottovoce_papers.grids.{grid_file.name}",
         )
@@ -95,7 +97,7 @@ def default_train() -> Train:
 
 def study(grid_file: GridFile, settings: Settings, train: Train | None = None) -> Findings:
     """Train the grid with every seed and compare the mechanisms at each budget."""
-    grid = fast_grid(grid_file) if settings.fast else full_grid(grid_file)
+    grid = _chosen_grid(grid_file, settings)
     if settings.device is not None:
         grid = _on_device(grid, settings.device)
     assert settings.folder is not None, "a study needs a folder for its trials"
@@ -130,6 +132,17 @@ def study(grid_file: GridFile, settings: Settings, train: Train | None = None) -
         warnings=_warnings(trained.final),
         trials=_trial_rows(trained),
     )
+
+
+def _chosen_grid(grid_file: GridFile, settings: Settings) -> TrainingGrid:
+    grid = fast_grid(grid_file) if settings.fast else full_grid(grid_file)
+    about, chosen = grid_file.experiment, settings.only.get(MECHANISM)
+    if chosen is not None and not {about.favorite, about.reference} <= set(chosen):
+        raise ConfigError(
+            f"'{about.favorite}' and '{about.reference}' are compared with each other; name both "
+            f"with --only {MECHANISM}=..., or leave it out"
+        )
+    return keep_values(grid, settings.only)
 
 
 def _on_device(grid: TrainingGrid, device: str) -> TrainingGrid:
@@ -214,7 +227,7 @@ def _only_rate(final: Sequence[Trial]) -> dict[Group, TunedRate]:
 
 def _reduced(grid_file: GridFile, grid: TrainingGrid, settings: Settings) -> str:
     if not settings.fast:
-        return ""
+        return f"{grid.reduced}." if grid.reduced else ""
     planned = grid_file.experiment.seeds
     fewer = f"{settings.seeds} seeds, not {planned}" if settings.seeds < planned else ""
     return "; ".join(part for part in (grid.reduced, fewer) if part) + "."
