@@ -67,8 +67,15 @@ def test_a_chain_of_layers_gives_each_sample_its_own_gradient(options: dict[str,
         torch.testing.assert_close(value, alone(module, x, y), rtol=1e-4, atol=1e-5)
 
 
-def test_a_network_with_one_hidden_layer_takes_samples_of_any_shape() -> None:
-    module = models.build(models.Mlp(hidden_units=3), SHAPE, CLASSES)
+def _without_biases() -> nn.Module:
+    first = nn.Linear(int(np.prod(SHAPE)), 3, bias=False)
+    return nn.Sequential(nn.Flatten(), first, nn.Tanh(), nn.Linear(3, CLASSES, bias=False))
+
+
+@pytest.mark.parametrize(
+    "module", [models.build(models.Mlp(hidden_units=3), SHAPE, CLASSES), _without_biases()]
+)
+def test_a_network_with_one_hidden_layer_takes_samples_of_any_shape(module: nn.Module) -> None:
     task, clients = task_of(module), clients_of([3])
     ((_, rows),) = task.sample_gradients(task.initial_model(), clients)
     (values,) = rows.blocks(3)
@@ -126,7 +133,6 @@ def _twice() -> nn.Sequential:
         (nn.Sequential(nn.Conv2d(2, 2, 3, groups=2), nn.Flatten()), (2, 5, 5)),
         (nn.Sequential(nn.Conv2d(2, 2, 3, padding="same"), nn.Flatten()), (2, 5, 5)),
         (nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)), (4,)),
-        (nn.Sequential(nn.Linear(4, 4, bias=False)), (4,)),
         (nn.Sequential(nn.GroupNorm(2, 4, affine=False), nn.Flatten()), (4, 3)),
         (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), (4,)),
     ],

@@ -43,6 +43,9 @@ MODULES = {
     "stride": lambda: convnet(stride=(1, 2)),
     "padding": lambda: convnet(padding=(2, 1)),
     "dilation": lambda: convnet(dilation=2),
+    "no biases": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(144, 6, bias=False), nn.Tanh(), nn.Linear(6, CLASSES, bias=False)
+    ),
     "no chain": Doubled,
 }
 

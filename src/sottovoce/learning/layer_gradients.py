@@ -3,7 +3,7 @@
 Let g_i be the gradient of sample i's loss with respect to a layer's output, and x_i the layer's
 input. The gradient of the layer's parameters follows from these two:
 
-    linear        g_i x [x_i, 1], which is kept as the two factors;
+    linear        g_i x [x_i, 1], which is kept as the two factors (g_i x x_i without biases);
     convolution   g_i u_i^T, u_i the patches of x_i; it is small, like the filters;
     group norm    sums of g_i and of g_i times the normalized x_i over the positions of a channel.
 
@@ -141,7 +141,7 @@ def _elements(layers: Sequence[Layer], sample: Tensor) -> int | None:
 def _is_known(layer: nn.Module) -> bool:
     """Return whether the layer has exactly a known type; a subclass may do anything."""
     if type(layer) in (nn.Linear, FlatLinear):
-        return layer.bias is not None
+        return True
     if type(layer) is nn.GroupNorm:
         return layer.affine
     if type(layer) is nn.Conv2d:
@@ -189,7 +189,7 @@ def layer_gradients(
 
 def _rows(layer: nn.Module, inputs: Tensor, gradients: Tensor) -> DenseRows | OuterRows:
     if isinstance(layer, nn.Linear):
-        return OuterRows(gradients, inputs.flatten(start_dim=1))
+        return OuterRows(gradients, inputs.flatten(start_dim=1), layer.bias is not None)
     channels = (len(gradients), gradients.shape[1], -1)  # A flat row has one position per channel.
     by_place = gradients.reshape(channels)
     if isinstance(layer, nn.GroupNorm):
@@ -234,18 +234,23 @@ class DenseStack:
 
 @dataclass(frozen=True, slots=True)
 class OuterStack:
-    """Gradients (left x right, left) of a linear layer for several models, as their two factors."""
+    """Gradients (left x right, left) of a linear layer for several models, as their two factors.
+
+    Without biases a gradient is only left x right.
+    """
 
     left: Tensor
     right: Tensor
+    has_bias: bool
 
     def squared_norms(self) -> Tensor:
         """Return the squared Euclidean norm of each sample's gradient, (models, samples)."""
-        return _squares(self.left) * (1.0 + _squares(self.right))
+        return _squares(self.left) * (float(self.has_bias) + _squares(self.right))
 
     def l1_norms(self) -> Tensor:
         """Return the sum of magnitudes of each sample's gradient, (models, samples)."""
-        return self.left.abs().sum(dim=2) * (1.0 + self.right.abs().sum(dim=2))
+        inputs = float(self.has_bias) + self.right.abs().sum(dim=2)
+        return self.left.abs().sum(dim=2) * inputs
 
     def totals(self, weights: Tensor) -> Tensor:
         """Return each client's weighted sum of gradients, (models, clients, parameters).
@@ -256,12 +261,13 @@ class OuterStack:
         left = self.left[:, None] * weights[:, :, :, None]  # (models, clients, samples, outputs)
         factors = left.transpose(2, 3).reshape(models, -1, samples)
         products = torch.bmm(factors, self.right).reshape(models, clients, -1)
-        return torch.cat([products, left.sum(dim=2)], dim=2)
+        return torch.cat([products, left.sum(dim=2)], dim=2) if self.has_bias else products
 
     def where(self, finite: Tensor) -> "OuterStack":
         """Return the gradients, with zero for samples where `finite` (models, samples) is False."""
         keep = finite[:, :, None]
-        return OuterStack(torch.where(keep, self.left, 0.0), torch.where(keep, self.right, 0.0))
+        left, right = (torch.where(keep, factor, 0.0) for factor in (self.left, self.right))
+        return OuterStack(left, right, self.has_bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +407,7 @@ def _gradients(layer: nn.Module, inputs: Tensor, gradients: Tensor) -> LayerStac
     """Compute a layer's gradients from its inputs (or patches) and its output gradients."""
     models, samples, channels = gradients.shape[:3]
     if isinstance(layer, nn.Linear):
-        return OuterStack(gradients, inputs.flatten(start_dim=2))
+        return OuterStack(gradients, inputs.flatten(start_dim=2), layer.bias is not None)
     by_place = gradients.reshape(models, samples, channels, -1)
     if isinstance(layer, nn.GroupNorm):
         normal = group_norm(inputs.flatten(0, 1), layer.num_groups, eps=layer.eps)
@@ -424,10 +430,14 @@ def _outputs(
         # No sample influences another, so samples of all models form one batch.
         each: Tensor = module(inputs.flatten(0, 1))
         return each.reshape(*inputs.shape[:2], *each.shape[1:]), None
-    weight, bias = parameters[layer.prefix + "weight"], parameters[layer.prefix + "bias"]
+    weight = parameters[layer.prefix + "weight"]
     if isinstance(module, nn.Linear):
-        flat = inputs.flatten(start_dim=2)
-        return torch.baddbmm(bias[:, None], flat, weight.transpose(1, 2)), None
+        flat, turned = inputs.flatten(start_dim=2), weight.transpose(1, 2)
+        if module.bias is None:
+            return torch.bmm(flat, turned), None
+        shifts = parameters[layer.prefix + "bias"]
+        return torch.baddbmm(shifts[:, None], flat, turned), None
+    bias = parameters[layer.prefix + "bias"]
     if isinstance(module, nn.GroupNorm):
         each = group_norm(inputs.flatten(0, 1), module.num_groups, eps=module.eps)
         each = each.reshape(inputs.shape)
