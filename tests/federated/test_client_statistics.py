@@ -122,6 +122,37 @@ def test_the_clipping_norm_and_the_model_follow_the_published_updates() -> None:
         assert state["steps"][0] == number
 
 
+class _Centered(torch.nn.Module):
+    """A linear layer after the mean of the batch is subtracted, so that samples influence others.
+
+    At client level that is allowed: the whole result of a client is protected.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return one row for each sample."""
+        found: torch.Tensor = self.layer(x - x.mean(dim=0, keepdim=True))
+        return found
+
+
+def test_a_client_has_no_influence_on_the_results_of_others() -> None:
+    torch.manual_seed(0)
+    task = Task(_Centered(), torch.randn(2, 3), torch.zeros(2, dtype=torch.int64))
+    labels = torch.tensor([0, 1, 1, 0, 1])
+    clients = [ClientData(name=name, features=torch.randn(5, 3), labels=labels) for name in "ab"]
+    moved = dataclasses.replace(clients[0], features=clients[0].features + 100.0)
+    model = task.initial_model()
+    for before, after in zip(
+        task.evaluate_clients(model, clients),
+        task.evaluate_clients(model, [moved, clients[1]]),
+        strict=True,
+    ):
+        assert before[1] == after[1]
+
+
 def test_under_heavy_noise_the_clipping_norm_settles_at_the_quantile() -> None:
     """Each mean of bits has a noise of .7; a constant rate of .5 ends .4 off in log C."""
     dimension, noise, norms = 400, 0.14, np.exp(np.random.default_rng(1).normal(size=100) * 0.6)

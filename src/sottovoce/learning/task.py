@@ -5,7 +5,7 @@ Models are passed as flat float64 vectors; torch computes in float32, on the tas
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -296,9 +296,11 @@ class Task:
         sizes = torch.tensor(sizes_of(clients), device=self.device)
         owners = torch.repeat_interleave(sizes)
         totals = torch.zeros(2, len(clients), dtype=torch.float64, device=self.device)
+        # In a module of another kind one sample may influence another, which must not be one of
+        # another client: a client would then move the results of others, too.
+        groups = [len(labels)] if self.is_chain else sizes.tolist()
         with torch.no_grad(), self.evaluating():
-            for start in range(0, len(labels), _EVALUATED_TOGETHER):
-                part = slice(start, start + _EVALUATED_TOGETHER)
+            for part in _parts_of(groups, _EVALUATED_TOGETHER):
                 outputs = self._outputs(parameters, features[part])
                 losses = self._losses(outputs, labels[part])
                 scores = self._objective.scores(outputs, labels[part])
@@ -739,3 +741,12 @@ class Task:
         if not isinstance(features, Tensor):
             features = as_inputs(features)
         return features.to(self.device)
+
+
+def _parts_of(sizes: Iterable[int], most: int) -> Iterator[slice]:
+    """Yield slices of consecutive groups of these sizes; none has more than `most` places."""
+    start = 0
+    for size in sizes:
+        for begin in range(start, start + size, most):
+            yield slice(begin, min(begin + most, start + size))
+        start += size
