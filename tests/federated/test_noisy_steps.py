@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -607,3 +608,59 @@ def test_mistakes_are_refused_with_a_remedy(keys: dict[str, object], error: str)
     }
     with pytest.raises((ConfigError, ParameterError, PrivacyError), match=error):
         resolve(load_inputs(parse(plain, "x")))
+
+
+MODULES = """
+from torch import nn
+from torch.nn.functional import batch_norm
+
+
+class Functional(nn.Linear):
+    def forward(self, x):
+        return batch_norm(super().forward(x), None, None, training=True)
+
+
+class Branches(nn.Linear):
+    def forward(self, x):
+        found = super().forward(x)
+        return found if float(found.sum()) > 0.0 else 2.0 * found
+
+
+def normalized(*, input_shape, num_outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+
+
+def functional(*, input_shape, num_outputs):
+    return nn.Sequential(nn.Flatten(), Functional(64, 10))
+
+
+def branches(*, input_shape, num_outputs):
+    return nn.Sequential(nn.Flatten(), Branches(64, 10))
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "alternative"),
+    [
+        ("algorithm.batch_size=5000", "lower it to at most 288"),
+        ("algorithm.local_steps=0", "from 1 to"),
+        ("algorithm.local_optimizer.kind=adamx", "did you mean 'adamax'"),
+        ("model.factory=refused_modules:normalized", "GroupNorm"),
+        ("model.factory=refused_modules:functional", "GroupNorm"),
+        ("model.factory=refused_modules:branches", "privacy.level = 'client'"),
+    ],
+)
+def test_nothing_is_left_of_a_run_that_is_refused(
+    change: str, alternative: str, cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above all no ledger in which clients have paid."""
+    (tmp_path / "refused_modules.py").write_text(MODULES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    example = Path(__file__).parents[2] / "examples" / "local_dp_sgd.toml"
+    words: list[Any] = ["run", example, "--out", tmp_path / "out", "--set", change]
+    if change.startswith("model"):
+        words += ["--set", "model.kind=module", "--allow-code"]
+    shown = cli(*words)
+    assert shown.code == 2
+    assert alternative in " ".join(shown.err.split())
+    assert not (tmp_path / "out").exists()

@@ -262,6 +262,34 @@ class Task:
             outputs = self.outputs(self.tensor(self.initial_model()), samples)
         self._objective.check(outputs, labels)
 
+    def check_sample_gradients(self, *, exact_sums: bool) -> None:
+        """Refuse modules without a gradient for each sample, by a trial on a test sample.
+
+        Args:
+            exact_sums: Whether gradients of single samples are always needed; otherwise those of
+                large networks may not be (`ghost_sums`).
+
+        Raises:
+            ParameterError: The gradient of one sample cannot be computed.
+        """
+        if self._linear is not None or self._chain is not None:
+            return
+        cuda_devices = [self.device] if self.device.type == "cuda" else []
+        try:
+            with torch.random.fork_rng(cuda_devices):
+                self._gradients(self.initial_model(), *self.test_pairs(1))
+        except Exception as error:  # The user's module may raise anything.
+            if not exact_sums and self.ghost_sums is not None:
+                return
+            raise ParameterError(
+                "sample-level privacy clips the gradient of each sample, and torch.func.vmap "
+                "cannot compute this module for one sample at a time "
+                f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); use "
+                "torch.nn.GroupNorm in place of batch normalization, and neither branches on "
+                "values nor .item() nor tensors that are changed in place, or set privacy.level = "
+                "'client'"
+            ) from error
+
     @property
     def num_test_samples(self) -> int:
         """The number of samples of the test data."""
