@@ -380,9 +380,8 @@ class OneWeightForEach(nn.Module):
 def noiseless_updates(
     work: NoisyLocalSteps, task: Task, clients: list[ClientData], *, number: int = 1
 ) -> np.ndarray:
-    mechanisms: list[Mechanism] = [
-        NoPrivacy(input_domain=work.domain(task.dimension, one.num_samples)) for one in clients
-    ]
+    domains = [work.domain(task.dimension, one.num_samples) for one in clients]
+    mechanisms = [find("no_privacy").build(domain, {}) for domain in domains]
     step = ClientStepInput(
         run="r",
         round=number,
