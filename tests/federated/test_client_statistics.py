@@ -122,6 +122,37 @@ def test_the_clipping_norm_and_the_model_follow_the_published_updates() -> None:
         assert state["steps"][0] == number
 
 
+class _Centered(torch.nn.Module):
+    """A linear layer after the mean of the batch is subtracted, so that samples influence others.
+
+    At client level that is allowed: the whole result of a client is protected.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return one row for each sample."""
+        found: torch.Tensor = self.layer(x - x.mean(dim=0, keepdim=True))
+        return found
+
+
+def test_a_client_has_no_influence_on_the_results_of_others() -> None:
+    torch.manual_seed(0)
+    task = Task(_Centered(), torch.randn(2, 3), torch.zeros(2, dtype=torch.int64))
+    labels = torch.tensor([0, 1, 1, 0, 1])
+    clients = [ClientData(name=name, features=torch.randn(5, 3), labels=labels) for name in "ab"]
+    moved = dataclasses.replace(clients[0], features=clients[0].features + 100.0)
+    model = task.initial_model()
+    for before, after in zip(
+        task.evaluate_clients(model, clients),
+        task.evaluate_clients(model, [moved, clients[1]]),
+        strict=True,
+    ):
+        assert before[1] == after[1]
+
+
 def test_under_heavy_noise_the_clipping_norm_settles_at_the_quantile() -> None:
     """Each mean of bits has a noise of .7; a constant rate of .5 ends .4 off in log C."""
     dimension, noise, norms = 400, 0.14, np.exp(np.random.default_rng(1).normal(size=100) * 0.6)
@@ -141,18 +172,23 @@ def test_under_heavy_noise_the_clipping_norm_settles_at_the_quantile() -> None:
 
 @pytest.mark.parametrize("factored", [False, True])
 def test_whatever_clients_compute_their_messages_lie_in_the_unit_ball(factored: bool) -> None:
-    left = torch.tensor([[0.0, 0.0], [1e-3, 0.0], [3e30, 3e30], [float("nan"), 1.0]])
-    rows: Rows = OuterRows(left, torch.ones(4, 1)) if factored else DenseRows(left)
+    left = torch.tensor(
+        [[0.0, 0.0], [1e-3, 0.0], [3e30, 3e30], [float("nan"), 1.0], [3.0, -4.0], [-40.0, 30.0]]
+    )
+    rows: Rows = OuterRows(left, torch.ones(6, 1)) if factored else DenseRows(left)
     algorithm = WithStatistics(
         inner=_Sends(rows), clip=AdaptiveClip(quantile=0.9, share=0.2), evaluation=_evaluation()
     )
     state = algorithm.initialize(np.zeros(2))
-    messages = _sent(algorithm, state, [0.0, 1.0, math.inf, math.nan])
-    assert (np.linalg.norm(messages, axis=1) <= 1.0 + 1e-6).all()
+    messages = _sent(algorithm, state, [0.0, 1.0, math.inf, math.nan, 1.0, 0.0])
+    norms = np.linalg.norm(messages, axis=1)
+    assert (norms <= 1.0 + 1e-6).all()
+    # Where all three parts are as long as they can be, they fill the ball.
+    np.testing.assert_allclose(norms[4:], 1.0, rtol=1e-6)
     fits = messages[:, -2] > 0.0
-    assert fits.tolist() == [True, True, False, False]  # NaN does not fit.
+    assert fits.tolist() == [True, True, False, False, False, False]  # NaN does not fit.
     results = messages[:, -1] / math.sqrt(0.25)
-    np.testing.assert_allclose(results, [-1.0, 1.0, -1.0, -1.0], rtol=1e-6)
+    np.testing.assert_allclose(results, [-1.0, 1.0, -1.0, -1.0, 1.0, -1.0], rtol=1e-6)
 
 
 def test_the_server_decodes_the_mean_result_and_only_when_clients_evaluate() -> None:

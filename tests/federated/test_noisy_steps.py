@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
-from typing import Literal
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
-from dp_accounting import dp_event
-from dp_accounting.pld import pld_privacy_accountant
+from dp_accounting.pld import privacy_loss_distribution
 from torch import nn
 
 from sottovoce.core.adjacency import Adjacency
@@ -40,6 +41,7 @@ from sottovoce.mechanisms.release import (
 )
 from sottovoce.privacy.accounting import epsilon
 from sottovoce.privacy.events import GaussianNoise, NonPrivate, Repeated, Sampled
+from sottovoce.runs.check import check
 from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.loading import parse
 from sottovoce.runs.resolve import resolve
@@ -68,55 +70,165 @@ def make_client(name: str, size: int) -> ClientData:
 # -- what a round costs ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("seed", "settings"), [(5, 2), pytest.param(6, 20, marks=pytest.mark.slow)]
-)
+FEW_AND_MANY = [(5, 2), pytest.param(6, 20, marks=pytest.mark.slow)]
+
+
+@cache
+def bounds_of_dp_accounting(
+    sigma: float, rate: float, steps: int, delta: float
+) -> tuple[float, float]:
+    """Return an epsilon that is too small, and one that is too large by at most a few 1e-4."""
+    low, high = (
+        privacy_loss_distribution.from_gaussian_mechanism(
+            sigma,
+            value_discretization_interval=1e-4,
+            sampling_prob=rate,
+            pessimistic_estimate=pessimistic,
+            use_connect_dots=pessimistic,
+        )
+        .self_compose(steps)
+        .get_epsilon_for_delta(delta)
+        for pessimistic in (False, True)
+    )
+    return low, high
+
+
+@pytest.mark.parametrize(("seed", "settings"), FEW_AND_MANY)
 def test_epsilon_equals_that_of_dp_accounting(seed: int, settings: int) -> None:
     generator = np.random.default_rng(seed)
     for _ in range(settings):
         rate = float(np.exp(generator.uniform(np.log(0.01), np.log(0.5))))
-        steps, rounds = int(generator.integers(1, 12)), int(generator.integers(1, 60))
-        sigma = float(generator.uniform(0.8, 4.0))
-        mechanism = Gaussian(input_domain=stepped(steps, rate), noise_multiplier=sigma)
+        steps, rounds = int(generator.integers(1, 12)), int(generator.integers(1, 30))
+        sigma, delta = float(generator.uniform(1.0, 4.0)), float(10 ** generator.uniform(-7, -3))
+        records = int(generator.integers(1, 100))
+        mechanism = Gaussian(
+            input_domain=stepped(steps, rate, records=records), noise_multiplier=sigma
+        )
         event = release_event(compressed(mechanism), adjacency=ZERO_OUT)
-        ours = epsilon(Repeated(event=event, count=rounds), 1e-5)
-        accountant = pld_privacy_accountant.PLDAccountant()
-        sampled = dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(sigma))
-        accountant.compose(sampled, steps * rounds)
-        theirs = accountant.get_epsilon(1e-5)
-        assert ours == pytest.approx(theirs, abs=1e-3 * max(1.0, theirs))
+        ours = epsilon(Repeated(event=event, count=rounds), delta)
+        low, high = bounds_of_dp_accounting(sigma, rate, steps * rounds, delta)
+        assert low <= ours
+        assert ours == pytest.approx(high, abs=1e-3 * max(1.0, high))
 
 
-def test_epsilon_is_never_below_exact_enumeration_for_small_laws() -> None:
-    """Two steps of a sampled one-coordinate table: the exact curve of all outcomes, both orders."""
-    rate, steps, delta = 0.3, 2, 1e-3
-    one = dataclasses.replace(stepped(steps, rate, dimension=1), records=1)
-    for kind, given in (
-        ("discrete_laplace", {"bits": 5, "steps_per_radius": 2.0, "noise_multiplier": 1.1}),
-        ("discrete_gaussian", {"bits": 5, "steps_per_radius": 2.0, "noise_multiplier": 0.9}),
-        ("gauss_hermite", {"levels": 4, "noise_multiplier": 1.0}),
-    ):
-        mechanism = find(kind).build(one, given)
-        stated = epsilon(release_event(mechanism, adjacency=ZERO_OUT), delta)
-        worst = 0.0
-        for other in np.linspace(-1.0, 1.0, 9) * (1 - 2**-19):
-            # The rest of the sample may contribute anything: the neighbor has `other` without it.
-            for shift in (-1.0, 1.0):
-                moved = other + shift
-                if abs(moved) > 1.0 - 2**-20:
-                    continue
-                without, present = pmf_of(mechanism, other), pmf_of(mechanism, moved)
-                mixed = rate * present + (1 - rate) * without
-                p, q = np.outer(mixed, mixed).ravel(), np.outer(without, without).ravel()
-                worst = max(worst, exact_epsilon(p, q, delta), exact_epsilon(q, p, delta))
-        assert worst <= stated + 1e-9
-        assert worst > 0.5 * stated  # The comparison would notice half the cost.
+@pytest.mark.parametrize(
+    ("seed", "settings"), [(5, 1), pytest.param(6, 10, marks=pytest.mark.slow)]
+)
+def test_specs_state_the_epsilon_of_dp_accounting_for_every_client(
+    seed: int, settings: int
+) -> None:
+    """Rates and steps follow from the spec and from the records of clients, which are unequal."""
+    generator = np.random.default_rng(seed)
+    for _ in range(settings):
+        batch, rate = int(generator.integers(6, 20)), float(generator.uniform(0.05, 0.5))
+        epochs, steps = int(generator.integers(1, 3)), int(generator.integers(1, 12))
+        rounds, by_batch, by_epochs, calibrated = 2, *(generator.random(3) < 0.5)
+        noise = {"epsilon": 3.0} if calibrated else {}
+        rates = {} if by_batch else {"record_sampling_rate": rate}
+        plain = {
+            "name": "x",
+            "seed": 1,
+            "rounds": rounds,
+            "randomness": "seeded",
+            "data": {
+                "dataset": "digits",
+                "num_train": 300,
+                "clients": 3,
+                "partition": {"kind": "dirichlet", "alpha": 1.0},
+            },
+            "model": {"kind": "linear"},
+            "algorithm": {
+                "kind": "fedavg",
+                "server_learning_rate": 1.0,
+                "local_work": "dp_sgd",
+                "local_learning_rate": 0.5,
+                **({"batch_size": batch} if by_batch else {}),
+                **({"local_epochs": epochs} if by_epochs else {"local_steps": steps}),
+            },
+            "privacy": {"level": "sample", "clip_norm": 0.5, "delta": 1e-5, **rates, **noise},
+            "mechanism": {
+                "kind": "discrete_gaussian",
+                "bits": 16,
+                "steps_per_radius": "auto",
+                **({} if calibrated else {"noise_multiplier": float(generator.uniform(1.5, 4.0))}),
+            },
+        }
+        found = check(plain, timed=False)
+        assert found.would_run, found.problems
+        sigma = found.details["mechanism"]["noise_multiplier"]
+        clients = load_inputs(parse(plain, "x")).clients
+        for name, size in zip(clients.names, clients.sizes, strict=True):
+            used = batch / size if by_batch else rate
+            count = rounds * (math.ceil(epochs / used) if by_epochs else steps)
+            low, high = bounds_of_dp_accounting(sigma, used, count, 1e-5)
+            stated = found.cost_of(name).epsilon
+            assert low <= stated
+            assert stated == pytest.approx(high, abs=1e-3 * max(1.0, high))
+            assert not calibrated or stated <= 3.0
 
 
-def pmf_of(mechanism: Mechanism, value: float) -> np.ndarray:
-    law = mechanism.law(np.array([value]))
+# Laws of 4 to 256 codes, which are listed in full. In two steps there are the squares of these.
+SMALL_LAWS: list[tuple[str, dict[str, float], str, int]] = [
+    ("discrete_laplace", {"bits": 5, "steps_per_radius": 2.0, "noise_multiplier": 1.1}, "l2", 1),
+    ("discrete_gaussian", {"bits": 5, "steps_per_radius": 2.0, "noise_multiplier": 0.9}, "l2", 1),
+    ("gauss_hermite", {"levels": 4, "noise_multiplier": 1.0}, "l2", 1),
+    ("discrete_laplace", {"bits": 4, "steps_per_radius": 1.5, "noise_multiplier": 1.0}, "l2", 2),
+    ("discrete_gaussian", {"bits": 4, "steps_per_radius": 1.5, "noise_multiplier": 1.2}, "l2", 2),
+    ("gauss_hermite", {"levels": 4, "noise_multiplier": 1.2}, "l2", 2),
+    ("discrete_laplace", {"bits": 4, "steps_per_radius": 3.0, "noise_multiplier": 1.0}, "l1", 2),
+]
+
+
+@pytest.mark.parametrize("records", [1, 2])
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+@pytest.mark.parametrize(("kind", "given", "norm", "dimension"), SMALL_LAWS)
+def test_epsilon_is_never_below_exact_enumeration_for_small_laws(
+    kind: str,
+    given: dict[str, float],
+    norm: str,
+    dimension: int,
+    adjacency: Adjacency,
+    records: int,
+) -> None:
+    """Two steps on a sample: the exact epsilon of all outcomes, in both orders of the neighbors."""
+    rate, steps, delta = 0.3, 2 if dimension == 1 else 1, 1e-3
+    domain: SteppedL1Ball | SteppedL2Ball = stepped(
+        steps, rate, dimension=dimension, records=records
+    )
+    if norm == "l1":
+        domain = SteppedL1Ball(
+            dimension=dimension, radius=3.0, records=3 * records, steps=steps, sampling_rate=rate
+        )
+    mechanism = find(kind).build(domain, given)
+    stated = epsilon(release_event(mechanism, adjacency=adjacency), delta)
+    length = (1.0 - 2.0**-19) / records
+    worst, generator = 0.0, np.random.default_rng(7)
+    for turn in range(12):
+        # The other records of the sample may contribute anything, here up to one length.
+        direction = np.eye(dimension)[0] if turn % 2 else np.ones(dimension)
+        direction = direction * (length / np.linalg.norm(direction, 1 if norm == "l1" else 2))
+        others = generator.uniform(-1.0, 1.0) * direction if turn > 3 else 0.0 * direction
+        moved = [others + direction]
+        moved.append(others if adjacency is ZERO_OUT else others - direction)
+        without, *present = (
+            pmf_of(mechanism, mechanism.input_domain.project(x)) for x in (others, *moved)
+        )
+        p, q = (rate * one + (1.0 - rate) * without for one in present)
+        if steps == 2:
+            p, q = np.outer(p, p).ravel(), np.outer(q, q).ravel()
+        worst = max(worst, exact_epsilon(p, q, delta), exact_epsilon(q, p, delta))
+    assert worst <= stated + 1e-9
+    # The comparison would notice half the cost, where the accountant is tight.
+    assert worst > (0.5 if adjacency is ZERO_OUT else 0.25) * stated
+
+
+def pmf_of(mechanism: Mechanism, values: np.ndarray) -> np.ndarray:
+    law = mechanism.law(values)
     assert isinstance(law, FiniteLaw)
-    return np.asarray(law.table[0])
+    found = np.ones(1)
+    for row in law.table:
+        found = np.outer(found, row).ravel()
+    return found
 
 
 def exact_epsilon(p: np.ndarray, q: np.ndarray, delta: float) -> float:
@@ -251,6 +363,107 @@ def test_both_ways_of_computing_have_the_same_law() -> None:
     error = 5 * spreads["exact"].max() * math.sqrt(2 / 300)
     np.testing.assert_allclose(means["float"], means["exact"], atol=error)
     np.testing.assert_allclose(spreads["float"], spreads["exact"], rtol=0.3)
+
+
+class OneWeightForEach(nn.Module):
+    """The outputs are plus and minus the weight of the record that the features point at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(40))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return one row for each sample."""
+        return (x @ self.weights)[:, None] * torch.tensor([[1.0, -1.0]])
+
+
+def noiseless_updates(
+    work: NoisyLocalSteps, task: Task, clients: list[ClientData], *, number: int = 1
+) -> np.ndarray:
+    domains = [work.domain(task.dimension, one.num_samples) for one in clients]
+    mechanisms = [find("no_privacy").build(domain, {}) for domain in domains]
+    step = ClientStepInput(
+        run="r",
+        round=number,
+        model=task.initial_model(),
+        state={},
+        randomness=SeededRandomness(3),
+        mechanism_of=lambda i: mechanisms[i],
+    )
+    rows = [block for _, found in work.updates(task, clients, step) for block in found.blocks(99)]
+    return torch.cat([block.double() for block in rows]).numpy()
+
+
+@pytest.mark.parametrize("summation", ["exact", "float"])
+@pytest.mark.parametrize("keys", [{"rate": 0.3}, {"batch_size": 4}, {"batch_size": 7}])
+def test_records_are_sampled_with_the_rate_that_is_charged(
+    keys: dict[str, Any], summation: Literal["exact", "float"]
+) -> None:
+    work = NoisyLocalSteps(clip_norm=1e-3, learning_rate=1.0, summation=summation, **keys)
+    task = Task(OneWeightForEach(), torch.eye(40)[:2], torch.zeros(2, dtype=torch.int64))
+    sizes, rounds = (7, 40), 150
+    clients = [
+        ClientData(name=f"c{n}", features=torch.eye(40)[:n], labels=torch.zeros(n).long())
+        for n in sizes
+    ]
+    seen = np.stack(
+        [noiseless_updates(work, task, clients, number=number) != 0.0 for number in range(rounds)]
+    )
+    for place, size in enumerate(sizes):
+        rate = work.domain(40, size).sampling_rate
+        assert rate == (0.3 if "rate" in keys else keys["batch_size"] / size)
+        own = seen[:, place, :size]
+        assert not seen[:, place, size:].any()
+        deviation = math.sqrt(rate * (1.0 - rate) / own.size)
+        assert abs(own.mean() - rate) <= 4.5 * deviation
+        # Samples are independent between records, too, so their sizes vary as they should.
+        sizes_of_samples = own.sum(axis=1)
+        if rate < 1.0:
+            spread = math.sqrt(size * rate * (1.0 - rate))
+            assert sizes_of_samples.std() == pytest.approx(spread, rel=0.25)
+
+
+@pytest.mark.parametrize("summation", ["exact", "float"])
+@pytest.mark.parametrize("geometry", ["l2", "l1"])
+@pytest.mark.parametrize("normalizes", [False, True])
+@pytest.mark.parametrize("keys", [{"rate": 1.0}, {"rate": 0.5}, {"batch_size": 2}])
+def test_a_record_moves_the_input_of_a_step_by_its_sensitivity_at_most(
+    keys: dict[str, Any],
+    normalizes: bool,
+    geometry: Literal["l2", "l1"],
+    summation: Literal["exact", "float"],
+) -> None:
+    """Also if the sample is larger than expected, and whatever the record is."""
+    work = NoisyLocalSteps(
+        clip_norm=1e-2,
+        geometry=geometry,
+        normalizes=normalizes,
+        learning_rate=1.0,
+        summation=summation,
+        **keys,
+    )
+    task, client = make_task(), make_client("c", 5)
+    domain, order = work.domain(task.dimension, 5), 2 if geometry == "l2" else 1
+    farthest = dict.fromkeys(Adjacency, 0.0)
+    for number in range(1, 13):
+        before = noiseless_updates(work, task, [client], number=number)[0]
+        found = []
+        for value in (math.nan, 1e4, -30.0):
+            features, labels = client.features.clone(), client.labels.clone()
+            features[2], labels[2] = value, 1 - labels[2]
+            changed = dataclasses.replace(client, features=features, labels=labels)
+            found.append(noiseless_updates(work, task, [changed], number=number)[0])
+        none, *others = found  # A gradient that is not finite counts as zero.
+        for adjacency, pairs in (
+            (ZERO_OUT, [(none, one) for one in (before, *others)]),
+            (Adjacency.REPLACE_ONE, [(before, others[0]), (before, others[1]), tuple(others)]),
+        ):
+            lengths = [float(np.linalg.norm(one - other, order)) for one, other in pairs]
+            farthest[adjacency] = max(farthest[adjacency], *lengths)
+    rounding = 1e-6 if summation == "exact" else 1e-4
+    for adjacency, length in farthest.items():
+        allowed = domain.sensitivity(adjacency)
+        assert 0.5 * allowed < length <= allowed * (1.0 + rounding)
 
 
 class Mirror(Augmentation):
@@ -394,3 +607,59 @@ def test_mistakes_are_refused_with_a_remedy(keys: dict[str, object], error: str)
     }
     with pytest.raises((ConfigError, ParameterError, PrivacyError), match=error):
         resolve(load_inputs(parse(plain, "x")))
+
+
+MODULES = """
+from torch import nn
+from torch.nn.functional import batch_norm
+
+
+class Functional(nn.Linear):
+    def forward(self, x):
+        return batch_norm(super().forward(x), None, None, training=True)
+
+
+class Branches(nn.Linear):
+    def forward(self, x):
+        found = super().forward(x)
+        return found if float(found.sum()) > 0.0 else 2.0 * found
+
+
+def normalized(*, input_shape, num_outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+
+
+def functional(*, input_shape, num_outputs):
+    return nn.Sequential(nn.Flatten(), Functional(64, 10))
+
+
+def branches(*, input_shape, num_outputs):
+    return nn.Sequential(nn.Flatten(), Branches(64, 10))
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "alternative"),
+    [
+        ("algorithm.batch_size=5000", "lower it to at most 288"),
+        ("algorithm.local_steps=0", "from 1 to"),
+        ("algorithm.local_optimizer.kind=adamx", "did you mean 'adamax'"),
+        ("model.factory=refused_modules:normalized", "GroupNorm"),
+        ("model.factory=refused_modules:functional", "GroupNorm"),
+        ("model.factory=refused_modules:branches", "privacy.level = 'client'"),
+    ],
+)
+def test_nothing_is_left_of_a_run_that_is_refused(
+    change: str, alternative: str, cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above all no ledger in which clients have paid."""
+    (tmp_path / "refused_modules.py").write_text(MODULES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    example = Path(__file__).parents[2] / "examples" / "local_dp_sgd.toml"
+    words: list[Any] = ["run", example, "--out", tmp_path / "out", "--set", change]
+    if change.startswith("model"):
+        words += ["--set", "model.kind=module", "--allow-code"]
+    shown = cli(*words)
+    assert shown.code == 2
+    assert alternative in " ".join(shown.err.split())
+    assert not (tmp_path / "out").exists()

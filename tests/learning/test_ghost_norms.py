@@ -97,3 +97,37 @@ def test_modules_to_which_it_does_not_apply_are_computed_in_other_ways(
     for module in (Twice(), Own()):
         assert Task(module, features, labels).ghost_sums is None
     assert Task(nn.Linear(4, 2), features, labels).ghost_sums is None  # A chain has a faster way.
+
+
+class Centered(nn.Module):
+    """A network that subtracts the mean of a batch, so that each sample influences all others.
+
+    With `last` = 0 it does so in a residual branch that has no effect before the first step.
+    """
+
+    def __init__(self, last: float) -> None:
+        super().__init__()
+        self.first, self.inner, self.outer, self.last = (nn.Linear(4, 4) for _ in range(4))
+        for layer in (self.inner, self.outer):
+            nn.init.constant_(layer.weight, last)
+            nn.init.constant_(layer.bias, last)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return one row for each sample."""
+        hidden = torch.tanh(self.first(x))
+        mixed = hidden - hidden.mean(dim=0, keepdim=True)
+        found: torch.Tensor = self.last(hidden + self.outer(self.inner(mixed)))
+        return found
+
+
+@pytest.mark.parametrize(("last", "tests"), [(1.0, 3), (0.0, 3), (1.0, 1), (0.0, 1)])
+def test_modules_that_mix_samples_are_recognized(
+    last: float, tests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of these, sums over a batch would not bound what a single sample changes."""
+    monkeypatch.setattr(task_module, "_LARGE_NETWORK", 1)
+    torch.manual_seed(2)
+    features, labels = torch.randn(tests, 4), torch.zeros(tests, dtype=torch.int64)
+    assert Task(Centered(last), features, labels).ghost_sums is None
+    alike = features[:1].expand(3, -1)
+    assert Task(Centered(last), alike, torch.zeros(3, dtype=torch.int64)).ghost_sums is None

@@ -9,6 +9,7 @@ from specs import CLIENT_LEVEL, small_spec, small_table
 
 import sottovoce
 from sottovoce.core.errors import ConfigError, ParameterError, SottovoceError
+from sottovoce.federated.cohorts import draw_positions
 from sottovoce.privacy.renyi import RenyiAccountant
 from sottovoce.privacy.selection import selected_curve
 from sottovoce.runs import tune as tuning
@@ -84,6 +85,54 @@ def test_trials_of_equal_settings_have_noise_of_their_own(
     kept = RunFolder(tmp_path / "best").load_checkpoint()
     assert kept is not None
     assert kept.model.tobytes() in models
+
+
+SECRET_ORDER = {
+    "channel": {"kind": "secret_order", "minimum_clients": 6},
+    "sampling": {"kind": "epochs", "size": 2},
+    "privacy": {**CLIENT_LEVEL["privacy"], "adjacency": "replace-one"},
+}
+CENTRAL = {
+    "channel": {"kind": "central"},
+    "sampling": {"kind": "poisson", "rate": 0.5},
+    "mechanism": {"kind": "gaussian"},
+}
+FIXED_SIZE = {"sampling": {"kind": "fixed_size", "size": 3}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "own"), [(CENTRAL, True), (SECRET_ORDER, True), (FIXED_SIZE, False)]
+)
+def test_trials_share_no_secret_sample_of_clients(
+    changes: dict[str, Any], own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound is one for independent trials; with a shared sample much more may be spent.
+
+    Let a client move one number from N(0, 1) to N(1, 1), with rate .05, and let numbers below -0.4
+    score better. Under the Poisson law of mean 100, epsilon 5.96 would be stated at delta 1e-5,
+    and the probability that no trial has such a number alone shows over 22.
+    """
+    cohorts = []
+
+    def note(*given: Any) -> Any:
+        drawn = draw_positions(*given)
+        cohorts.append((given[-1], tuple(drawn.tolist())))
+        return drawn
+
+    made = tuning._run_trial
+
+    def run_noted(spec: Any, folder: Path) -> dict[str, Any]:
+        with monkeypatch.context() as patch:
+            patch.setattr("sottovoce.federated.training.draw_positions", note)
+            return made(spec, folder)
+
+    monkeypatch.setattr(tuning, "_run_trial", run_noted)
+    monkeypatch.setattr(tuning, "draw_trials", lambda *_: 3)
+    data = {"data": {"dataset": "digits", "clients": 6}, "rounds": 3}
+    _tune(changes=CLIENT_LEVEL | data | changes)
+    drawn = list(dict.fromkeys(cohorts))
+    # Where cohorts decide what a client pays, all trials have those that the plan was made for.
+    assert (len(drawn) > 3) is own
 
 
 def test_a_private_score_is_compared_instead_of_the_test_data() -> None:

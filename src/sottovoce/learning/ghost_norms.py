@@ -12,7 +12,7 @@ References: Goodfellow 2015; Lee and Kifer 2021; Li, Tramèr, Liang and Hashimot
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -118,8 +118,11 @@ class GhostSums:
         """Return the numbers that a sample takes, or None if the sums are wrong."""
         task = self.task
         features, labels = task.test_pairs(_SAMPLES_TRIED)
-        model = task.tensor(task.initial_model())
         count = len(labels)
+        if count < 2 or bool((features[1:] == features[0]).all()):
+            return None  # They would not show whether one sample influences another.
+        model = task.tensor(task.initial_model())
+        model = model + _perturbation(task.layout.values()).to(model.device)
         with torch.no_grad(), self._watched() as calls:
             task.outputs(model, features)
             elements = sum(call.found.numel() + _input_elements(call) for call in calls)
@@ -147,6 +150,22 @@ class GhostSums:
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+def _perturbation(shapes: Iterable[tuple[int, ...]]) -> Tensor:
+    """Return random numbers that move parameters about as far as an initialization does.
+
+    Where parameters begin at 0, as in adapters and residual branches, a layer that mixes samples
+    may have no effect at first, and one on every later gradient.
+    """
+    generator = torch.Generator().manual_seed(0)
+    return torch.cat(
+        [
+            torch.randn(math.prod(shape), generator=generator)
+            / math.sqrt(max(4, math.prod(shape[1:])))
+            for shape in shapes
+        ]
+    )
 
 
 def _is_known(layer: nn.Module) -> bool:

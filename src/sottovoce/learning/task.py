@@ -5,7 +5,7 @@ Models are passed as flat float64 vectors; torch computes in float32, on the tas
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -262,6 +262,34 @@ class Task:
             outputs = self.outputs(self.tensor(self.initial_model()), samples)
         self._objective.check(outputs, labels)
 
+    def check_sample_gradients(self, *, exact_sums: bool) -> None:
+        """Refuse modules without a gradient for each sample, by a trial on a test sample.
+
+        Args:
+            exact_sums: Whether gradients of single samples are always needed; otherwise those of
+                large networks may not be (`ghost_sums`).
+
+        Raises:
+            ParameterError: The gradient of one sample cannot be computed.
+        """
+        if self._linear is not None or self._chain is not None:
+            return
+        cuda_devices = [self.device] if self.device.type == "cuda" else []
+        try:
+            with torch.random.fork_rng(cuda_devices):
+                self._gradients(self.initial_model(), *self.test_pairs(1))
+        except Exception as error:  # The user's module may raise anything.
+            if not exact_sums and self.ghost_sums is not None:
+                return
+            raise ParameterError(
+                "sample-level privacy clips the gradient of each sample, and torch.func.vmap "
+                "cannot compute this module for one sample at a time "
+                f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); use "
+                "torch.nn.GroupNorm in place of batch normalization, and neither branches on "
+                "values nor .item() nor tensors that are changed in place, or set privacy.level = "
+                "'client'"
+            ) from error
+
     @property
     def num_test_samples(self) -> int:
         """The number of samples of the test data."""
@@ -296,9 +324,11 @@ class Task:
         sizes = torch.tensor(sizes_of(clients), device=self.device)
         owners = torch.repeat_interleave(sizes)
         totals = torch.zeros(2, len(clients), dtype=torch.float64, device=self.device)
+        # In a module of another kind one sample may influence another, which must not be one of
+        # another client: a client would then move the results of others, too.
+        groups = [len(labels)] if self.is_chain else sizes.tolist()
         with torch.no_grad(), self.evaluating():
-            for start in range(0, len(labels), _EVALUATED_TOGETHER):
-                part = slice(start, start + _EVALUATED_TOGETHER)
+            for part in _parts_of(groups, _EVALUATED_TOGETHER):
                 outputs = self._outputs(parameters, features[part])
                 losses = self._losses(outputs, labels[part])
                 scores = self._objective.scores(outputs, labels[part])
@@ -739,3 +769,12 @@ class Task:
         if not isinstance(features, Tensor):
             features = as_inputs(features)
         return features.to(self.device)
+
+
+def _parts_of(sizes: Iterable[int], most: int) -> Iterator[slice]:
+    """Yield slices of consecutive groups of these sizes; none has more than `most` places."""
+    start = 0
+    for size in sizes:
+        for begin in range(start, start + size, most):
+            yield slice(begin, min(begin + most, start + size))
+        start += size

@@ -20,7 +20,10 @@ BackendFactory = Callable[[Resolved, Ledger], RoundBackend]
 
 
 def build(
-    resolved: Resolved, ledger: Ledger | None = None, make_backend: BackendFactory | None = None
+    resolved: Resolved,
+    ledger: Ledger | None = None,
+    make_backend: BackendFactory | None = None,
+    schedule: SeededRandomness | None = None,
 ) -> Training:
     """Return the training of a run, with its clients' budgets set; nothing is charged yet.
 
@@ -31,6 +34,7 @@ def build(
         make_backend: A function of the run and its ledger that returns the object which collects
             the messages of each round; only with a ledger. By default all clients are in this
             process.
+        schedule: The randomness of the cohorts; by default that of the spec's seed.
 
     Returns:
         The training; its methods train round by round.
@@ -49,7 +53,7 @@ def build(
         clients=resolved.clients,
         algorithm=resolved.algorithm,
         sampling=resolved.sampling,
-        schedule=SeededRandomness(resolved.spec.seed),
+        schedule=schedule or SeededRandomness(resolved.spec.seed),
         backend=backend,
         downlink=resolved.spec.runtime.downlink,
         minimum_clients=resolved.spec.privacy.minimum_clients,

@@ -474,7 +474,8 @@ def task_and_data(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> t
         The task, and the data with features of the type that the model takes.
 
     Raises:
-        ParameterError: Model, loss and labels do not fit, found by a trial on two test samples.
+        ParameterError: Model, loss and labels do not fit, found by a trial on two test samples; or
+            at sample level the gradient of a single sample cannot be computed.
         DataError: The features are not what the model takes.
     """
     module = models.create(
@@ -494,6 +495,8 @@ def task_and_data(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> t
         one_by_one=spec.runtime.deterministic,
     )
     task.check_objective()
+    if spec.privacy.level == "sample":  # Later it would be refused after the charge.
+        task.check_sample_gradients(exact_sums=spec.runtime.messages != "none")
     return task, data
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from sottovoce.core.errors import ConfigError, DataError, LedgerError, OutputError
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.stages import stage
 from sottovoce.federated.training import Halted
 from sottovoce.ledger.ledger import Ledger
@@ -25,6 +26,7 @@ from sottovoce.version import __version__
 
 OnRound = Callable[[Metrics], None]
 OnResume = Callable[[str], None]
+ScheduleFactory = Callable[[Resolved], SeededRandomness | None]
 
 
 def run(
@@ -35,6 +37,7 @@ def run(
     on_round: OnRound | None = None,
     on_resume: OnResume | None = None,
     make_backend: BackendFactory | None = None,
+    make_schedule: ScheduleFactory | None = None,
 ) -> dict[str, Any]:
     """Run a spec to its end in a folder, and return the result.
 
@@ -51,6 +54,8 @@ def run(
         on_resume: Called with a sentence that says where a resumed run continues.
         make_backend: A function of the run and its ledger that returns the object which collects
             the messages of each round; by default all clients are in this process.
+        make_schedule: A function of the run that returns the randomness of its cohorts, or None
+            for that of the spec's seed, which is the default. Such a run cannot be resumed.
 
     Returns:
         The content of result.json. If too few clients had budget for a round, the run stops before
@@ -77,6 +82,7 @@ def run(
             on_round or _ignore,
             on_resume or _ignore,
             make_backend,
+            make_schedule(resolved) if make_schedule else None,
         )
 
 
@@ -106,6 +112,7 @@ def _run(
     on_round: OnRound,
     on_resume: OnResume,
     backend_of: BackendFactory | None,
+    schedule: SeededRandomness | None,
 ) -> dict[str, Any]:
     stored = resolved.spec.runtime.messages == "stored"
     if resume:
@@ -120,7 +127,7 @@ def _run(
         if resume:
             _check_nothing_is_missing(run_folder, ledger, resolved.run)
             on_resume(describe_resume(run_folder, resolved.spec))
-        training = build(resolved, ledger, backend_of)
+        training = build(resolved, ledger, backend_of, schedule)
         progress = run_folder.load_checkpoint() or training.start()
         training.replay(progress)
         run_folder.keep_metrics_up_to(progress.rounds_done)

@@ -18,6 +18,7 @@ from sottovoce.core import files
 from sottovoce.core.errors import ConfigError, ParameterError
 from sottovoce.core.files import finite_or_none
 from sottovoce.core.randomness import SeededRandomness
+from sottovoce.federated.cohorts import facts_of
 from sottovoce.learning.in_memory import InMemoryObject, provide_objects
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import without_trust
@@ -37,6 +38,7 @@ from sottovoce.runs.simulate import collect_parts, read_given_spec
 from sottovoce.runs.spec import RunSpec
 
 if TYPE_CHECKING:
+    from sottovoce.runs.resolve import Resolved
     from sottovoce.runs.simulate import Model
 
 Score = Literal["accuracy", "loss", "private_accuracy", "private_loss"]
@@ -281,15 +283,31 @@ def run_trials(plan: TuningPlan, folder: Path) -> None:
 
 def _run_trial(spec: RunSpec, folder: Path) -> dict[str, Any]:
     """Run a trial and return its result, also if its model diverged."""
-    from sottovoce.runs.runner import launch  # Imported late: torch takes a while to load.
+    from sottovoce.runs.runner import run  # Imported late: torch takes a while to load.
 
     try:
-        return launch(spec, folder)
+        return run(spec, folder, make_schedule=_own_cohorts)
     except ConfigError:
         result = RunFolder(folder).result()
         if result is None or not result.get("diverged"):
             raise
         return result
+
+
+def _own_cohorts(resolved: "Resolved") -> SeededRandomness | None:
+    """Return randomness for cohorts of this trial alone; None for that of the spec's seed.
+
+    Where a secret sample or order of clients makes a trial cheaper, all trials must be
+    independent, so they must not share it. No charge may depend on the cohorts then: each client
+    pays in every round, or once an epoch.
+    """
+    spec = resolved.spec
+    epoch = facts_of(resolved.sampling, len(resolved.clients)).rounds_of_an_epoch
+    in_whole_epochs = epoch is not None and spec.rounds % epoch == 0
+    if not (resolved.channel.noise_at_server or in_whole_epochs):
+        return None
+    generator = SeededRandomness(spec.seed).generator("cohorts of a trial", spec.name)
+    return SeededRandomness(int(generator.integers(2**62)))
 
 
 def _value(result: Mapping[str, Any], score: Score) -> float:
