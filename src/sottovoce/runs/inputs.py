@@ -238,7 +238,7 @@ def algorithm_of(
         public=public,
         computes_features=bool(spec.features),
     )
-    check_statistics(spec, section, setting.unit)
+    check_statistics(spec, section, setting.unit, task.objective)
     algorithm, kind = section.build(setting), spec.algorithm.kind
     if setting.normalizes:
         check_normalizes(algorithm, kind)
