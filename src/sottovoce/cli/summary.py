@@ -115,10 +115,9 @@ def _next_commands(folder: Path) -> list[str]:
 
     named = shlex.quote(str(folder))
     commands = [f"sottovoce report {named}"]
-    if RunFolder(folder).has_ledger:  # Both of these commands read it.
+    if RunFolder(folder).has_ledger:
         commands.append(f"sottovoce ledger show {named}")
-        commands.append(f"sottovoce export {named} model.safetensors")
-    return commands
+    return [*commands, f"sottovoce export {named} model.safetensors"]
 
 
 def _print_sites(clients: list[dict[str, Any]]) -> None:

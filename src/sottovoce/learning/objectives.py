@@ -266,6 +266,13 @@ def _check_targets(outputs: "Tensor", labels: "Tensor") -> None:
         )
 
 
+_PER_SAMPLE = {
+    "loss": "the gradient of each sample is clipped on its own: use reduction='none', and average "
+    "only over a sample's own outputs",
+    "metric": "batches of test data are added up: leave out the mean over samples",
+}
+
+
 def _check_own(what: str, function: "PerSample", outputs: "Tensor", labels: "Tensor") -> None:
     import torch
 
@@ -281,8 +288,7 @@ def _check_own(what: str, function: "PerSample", outputs: "Tensor", labels: "Ten
     if shape != (len(outputs),):
         raise ParameterError(
             f"the {what} returns {'one number' if shape == () else shape} for {len(outputs)} "
-            "samples; it must return one for each sample, because the gradient of each sample is "
-            "clipped on its own: use reduction='none', and average only over a sample's own outputs"
+            f"samples; it must return one for each sample, because {_PER_SAMPLE[what]}"
         )
 
 
