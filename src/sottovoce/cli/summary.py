@@ -77,7 +77,8 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     size = "1 bit" if bits == 1 else f"{bits:.3g} bits"
     averaged = result.get("accuracy_averaged")
     average = "" if averaged is None else f" (averaged model: {averaged:.4f})"
-    privately = f"{found} (private); " if (found := evaluation_text(result)) else ""
+    guarded = "private" if result["private"] else "not private"
+    measured = f"{found} ({guarded}); " if (found := evaluation_text(result)) else ""
     return [
         (
             "run",
@@ -87,7 +88,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         (
             "model",
             f"{figures_note(result, 4)}{average}, loss {result['loss']:.4g} on test data; "
-            f"{privately}{result['dimension']:,} parameters",
+            f"{measured}{result['dimension']:,} parameters",
         ),
         ("protected", statement.protected),
         ("spent", statement.spent),
