@@ -250,7 +250,7 @@ def test_no_privacy_says_that_nothing_is_protected(cli: Any, spec: Path, tmp_pat
     client = "privacy.level='client'", "algorithm.local_learning_rate=0.1", "evaluation.private={}"
     given += tuple(word for key in client for word in ("--set", key))
     shown = cli("run", bare, "--out", tmp_path / "measured", *given)
-    assert "on clients' records (not private)" in " ".join(shown.out.split())
+    assert "on clients' records before round 1 (not private)" in " ".join(shown.out.split())
 
 
 def test_version_and_help_are_there(cli: Any) -> None:

@@ -120,7 +120,9 @@ def evaluation_text(figures: Mapping[str, Any]) -> str:
         value, error = figures.get(f"private_{metric}"), figures.get("private_evaluation_error")
         if value is not None:
             noise = "" if error is None else f" ± {error:.2g}"
-            return f"{metric} {value:.3f}{noise} on clients' records"
+            number = figures.get("private_evaluation_round")
+            before = "" if number is None else f" before round {number}"
+            return f"{metric} {value:.3f}{noise} on clients' records{before}"
     return ""
 
 
@@ -160,11 +162,16 @@ def statistics_metrics(
 
 
 def latest_statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the last figures that `statistics_metrics` gave any of the rows."""
+    """Return the last figures that `statistics_metrics` gave any of the rows.
+
+    `private_evaluation_round` is the round at whose start the model was evaluated.
+    """
     names = ("clip_norm", "private_accuracy", "private_loss", "private_evaluation_error")
     latest: dict[str, Any] = {}
     for row in rows:
         latest |= {name: row[name] for name in names if name in row}
+        if "private_evaluation_error" in row:
+            latest["private_evaluation_round"] = row["round"]
     return latest
 
 

@@ -671,7 +671,20 @@ class AlgorithmSection:
 
 R = TypeVar("R", bound=type[AlgorithmSection])
 
-ALGORITHMS: Register[RegisteredSection[AlgorithmSection]] = Register("algorithm", places=_PLACES)
+# Strategies of other libraries, which are settings of one algorithm here.
+_STRATEGIES = {
+    "fedprox": "'fedavg' with a 'proximal_weight'",
+    "fedavgm": "'fedavg' with 'server_momentum'",
+    "fedmedian": "'fedavg' with aggregation = { kind = 'median' }",
+    "fedtrimmedavg": "'fedavg' with aggregation = { kind = 'trimmed_mean', fraction = ... }",
+    **{
+        kind: f"'fedavg' with server_optimizer = {{ kind = '{kind}' }}"
+        for kind in ("fedadagrad", "fedadam", "fedyogi")
+    },
+}
+ALGORITHMS: Register[RegisteredSection[AlgorithmSection]] = Register(
+    "algorithm", places=_PLACES, elsewhere=_STRATEGIES
+)
 
 
 def _is_next(value: object) -> bool:
