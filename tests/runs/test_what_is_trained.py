@@ -145,6 +145,7 @@ def test_a_loss_and_a_metric_of_ones_own_replace_those_of_the_labels(level: str)
         (lambda o, y: o.softmax(dim=0)[:, 0], "depends on the other samples"),
         (lambda o, y: o[:, 0] * (1.0 if o.sum() > 0 else 2.0), "torch.func.vmap"),
         (lambda o, y: o @ y, "the loss fails on two samples"),
+        (lambda o, y: o[:, 0] * float("nan"), r"\[nan, nan\] before any training; make it finite"),
         ("absolute_error", "is for regression, and these labels are classification"),
         (3, "must be a function"),
     ],

@@ -218,6 +218,10 @@ class Objective:
                 f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); use torch's "
                 "functions on whole tensors, without branches on values and without .item()"
             ) from error
+        if not found.isfinite().all():
+            raise ParameterError(
+                f"the loss of two samples is {found.tolist()} before any training; make it finite"
+            )
         if not torch.allclose(found, together.to(found.dtype), rtol=1e-3, atol=1e-4):
             raise ParameterError(
                 "the loss of a sample depends on the other samples of the batch; make it a "
