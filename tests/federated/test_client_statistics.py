@@ -286,6 +286,15 @@ def test_estimates_of_the_same_model_vary_as_their_standard_error_says(
     assert np.mean(estimates) == pytest.approx(2.4, abs=0.2 + 3.0 * expected / math.sqrt(200))
 
 
+def test_an_estimate_that_is_all_noise_is_warned_of(tmp_path: Path) -> None:
+    spec = small_spec(**{**BOTH, "rounds": 2, "runtime": {"messages": "packed"}})
+    (warning,) = (one for one in run(spec, tmp_path / "a")["warnings"] if "says nothing" in one)
+    assert warning.startswith("the private accuracy has a standard error of")
+    clear = {"kind": "gaussian", "noise_multiplier": 0.01}
+    result = run(small_spec(**{**BOTH, "rounds": 2, "mechanism": clear}), tmp_path / "b")
+    assert not any("says nothing" in one for one in result["warnings"])
+
+
 def test_a_regression_has_no_private_accuracy(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(40, 3))
     np.savez(tmp_path / "own.npz", x_train=x, y_train=x[:, 0], x_test=x[:10], y_test=x[:10, 0])

@@ -43,6 +43,7 @@ from sottovoce.runs.statistics import (
     sends_statistics,
     sent_statistics,
     statistics_metrics,
+    statistics_warnings,
 )
 from sottovoce.version import __version__
 
@@ -273,6 +274,7 @@ def warnings_of(
     found += idle_warnings(rows)
     found += resolved.channel.warnings(spending["local_epsilon"], spending["central_epsilon"])
     found += resolved.section.warnings(resolved.algorithm.unit, private=_is_private(resolved))
+    found += statistics_warnings(resolved.spec, rows)
     if overshoots(resolved, rows):
         found.append(
             f"the test loss is {rows[-1]['loss']:.3g}, far above that of guessing: the training "

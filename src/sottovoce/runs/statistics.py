@@ -161,6 +161,20 @@ def statistics_metrics(
     return found
 
 
+def statistics_warnings(spec: RunSpec, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence if the noise of the private evaluation exceeds the range of its results."""
+    evaluation, error = spec.evaluation.private, None
+    if evaluation is not None:
+        error = latest_statistics(rows).get("private_evaluation_error")
+    if evaluation is None or error is None or error <= evaluation.scale:
+        return []
+    return [
+        f"the private {evaluation.metric} has a standard error of {error:.2g}, more than its range "
+        f"of {evaluation.scale:g}, so it says nothing; raise 'evaluation.private.share', or use "
+        "more clients or a secure sum"
+    ]
+
+
 def latest_statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the last figures that `statistics_metrics` gave any of the rows.
 
