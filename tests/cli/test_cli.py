@@ -243,7 +243,7 @@ def test_no_privacy_says_that_nothing_is_protected(cli: Any, spec: Path, tmp_pat
     bare = tmp_path / "bare.toml"
     lines = spec.read_text().splitlines(keepends=True)
     bare.write_text("".join(line for line in lines if not line.startswith("epsilon")))
-    given = ("--set", "mechanism={kind='no_privacy'}", "--set", "rounds=1")
+    given: tuple[str, ...] = ("--set", "mechanism={kind='no_privacy'}", "--set", "rounds=1")
     shown = cli("run", bare, "--out", tmp_path / "run", *given)
     assert "protected  Nothing is protected by this run" in shown.out
     assert "of a budget" not in shown.out
