@@ -243,10 +243,14 @@ def test_no_privacy_says_that_nothing_is_protected(cli: Any, spec: Path, tmp_pat
     bare = tmp_path / "bare.toml"
     lines = spec.read_text().splitlines(keepends=True)
     bare.write_text("".join(line for line in lines if not line.startswith("epsilon")))
-    given = ("--set", "mechanism={kind='no_privacy'}", "--set", "rounds=1")
+    given: tuple[str, ...] = ("--set", "mechanism={kind='no_privacy'}", "--set", "rounds=1")
     shown = cli("run", bare, "--out", tmp_path / "run", *given)
     assert "protected  Nothing is protected by this run" in shown.out
     assert "of a budget" not in shown.out
+    client = "privacy.level='client'", "algorithm.local_learning_rate=0.1", "evaluation.private={}"
+    given += tuple(word for key in client for word in ("--set", key))
+    shown = cli("run", bare, "--out", tmp_path / "measured", *given)
+    assert "on clients' records before round 1 (not private)" in " ".join(shown.out.split())
 
 
 def test_version_and_help_are_there(cli: Any) -> None:

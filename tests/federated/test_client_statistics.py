@@ -30,6 +30,7 @@ from sottovoce.runs.outcome import metrics_row
 from sottovoce.runs.resolve import resolve
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
+from sottovoce.runs.statistics import statistics_metrics
 
 PRIVACY: dict[str, Any] = {"level": "client", "clip_norm": "auto", "delta": 1e-5}
 BITS = {"kind": "gauss_hermite", "levels": 2, "noise_multiplier": 5.0}  # Not calibrated: quick.
@@ -279,6 +280,65 @@ def test_a_trusted_server_adds_its_noise_to_the_statistics_too(tmp_path: Path) -
     assert result["clip_norm"] == pytest.approx(0.3 * math.exp(0.5), rel=0.05)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {
+            "channel": {"kind": "central"},
+            "sampling": {"kind": "poisson", "rate": 0.5},
+            "mechanism": {"kind": "gaussian", "noise_multiplier": 0.1},
+        },
+    ],
+    ids=["local noise", "secret sample of clients"],
+)
+def test_estimates_of_the_same_model_vary_as_their_standard_error_says(
+    changes: dict[str, Any],
+) -> None:
+    table = {
+        "rounds": 200,
+        "data": {"dataset": "digits", "clients": 10},
+        "privacy": {"level": "client", "clip_norm": 0.5, "delta": 1e-5},
+        # The model does not move, so that each round estimates the same number.
+        "algorithm": {**LOCAL_STEPS, "local_steps": 1, "server_learning_rate": 1e-12},
+        "mechanism": {"kind": "gaussian", "noise_multiplier": 1.0},
+        "evaluation": {"private": {"metric": "loss", "largest_loss": 25.0, "share": 0.04}},
+        "runtime": {"messages": "none"},
+        **changes,
+    }
+    resolved = resolve(load_inputs(small_spec(**table)))
+    estimates, errors = [], []
+    with temporary_training(resolved) as training:
+        progress = training.start()
+        while progress.rounds_done < 200:
+            outcome = training.step(progress)
+            assert not isinstance(outcome, Halted)
+            progress, record = outcome
+            figures = statistics_metrics(resolved, progress, record)
+            estimates.append(figures["private_loss"])
+            errors.append(figures["private_evaluation_error"])
+    expected = math.sqrt(float(np.square(errors).mean()))
+    assert np.std(estimates) == pytest.approx(expected, rel=0.15)
+    assert np.mean(estimates) == pytest.approx(2.4, abs=0.2 + 3.0 * expected / math.sqrt(200))
+
+
+def test_an_estimate_that_is_all_noise_is_warned_of(tmp_path: Path) -> None:
+    spec = small_spec(**{**BOTH, "rounds": 2, "runtime": {"messages": "packed"}})
+    (warning,) = (one for one in run(spec, tmp_path / "a")["warnings"] if "says nothing" in one)
+    assert warning.startswith("the private accuracy has a standard error of")
+    clear = {"kind": "gaussian", "noise_multiplier": 0.01}
+    result = run(small_spec(**{**BOTH, "rounds": 2, "mechanism": clear}), tmp_path / "b")
+    assert not any("says nothing" in one for one in result["warnings"])
+
+
+def test_a_regression_has_no_private_accuracy(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=x[:, 0], x_test=x[:10], y_test=x[:10, 0])
+    table = small_table(**BOTH) | {"data": {"dataset": f"npz:{tmp_path / 'own.npz'}", "clients": 4}}
+    with pytest.raises(ConfigError, match="a regression does not have; set it to 'loss'"):
+        load_inputs(parse(table))
+
+
 def test_a_resumed_run_continues_with_the_same_clipping_norm(tmp_path: Path) -> None:
     spec = small_spec(rounds=5, **BOTH)
     run(spec, tmp_path / "whole")
@@ -355,6 +415,7 @@ def test_bad_values_are_refused_with_the_key(case: str) -> None:
         ({"algorithm": MEDIAN}, "aggregation 'median'"),
         ({"evaluation": {"private": {"metric": "f1"}}}, "must be one of accuracy, loss"),
         ({"evaluation": {"private": {"holdout_fraction": 1.0}}}, "below 1"),
+        ({"evaluation": {"private": {"largest_loss": 5.0}}}, "set metric = 'loss'"),
         (
             {"privacy": {**PRIVACY, "level": "sample", "clip_norm": 1.0}, "algorithm": None},
             "set privacy.level = 'client'",

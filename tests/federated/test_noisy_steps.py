@@ -571,6 +571,7 @@ def test_l1_ball_holds_the_sum_of_all_records() -> None:
         ({"local_work": "auto"}, "local_work = 'dp_sgd'"),
         ({"gradient_clip": 1.0}, "drop 'algorithm.gradient_clip'"),
         ({"local_optimizer": {"kind": "lbfgs"}}, "use one of adadelta"),
+        ({"proximal_weight": 0.1, "local_steps": 1}, "takes only one; raise"),
         ({"augmentation": "flip"}, "'algorithm.augmentation' changes images"),
         ({"rate": 0.5}, "both say how many records"),
         ({"channel": {"kind": "secure_sum", "minimum_clients": 2}}, "channel 'direct'"),

@@ -592,6 +592,7 @@ def test_what_cannot_work_is_refused_with_a_way_out(tmp_path: Path) -> None:
         ({"sottovoce.epsilon": None}, ConfigError, "'sottovoce.epsilon'"),
         ({"sottovoce.epsilon": -1.0}, SottovoceError, "epsilon"),
         ({"sottovoce.clip-norm": "big"}, SottovoceError, "clip-norm"),
+        ({"sottovoce.clip-norm": "auto"}, SottovoceError, "for adaptive clipping train a spec"),
         ({"sottovoce.epsilom": 1.0}, UnknownNameError, "did you mean 'epsilon'"),
         ({"sottovoce.mechanism": "signum"}, UnknownNameError, "mechanism"),
         ({"sottovoce.mechanism": "mvu"}, SottovoceError, "clipped in L2"),

@@ -115,7 +115,12 @@ def test_steps_that_are_repeated_have_the_right_step_counts() -> None:
         ({"kind": "adam", "foreach": True}, "unknown option of adam 'foreach'"),
         ({"kind": "adam", "lr": 0.1}, "set the learning rate of the table"),
         ({"kind": "adam", "betas": [1.5, 0.9]}, "Invalid beta parameter"),
-        ({"kind": "sgd", "momentum": "much"}, "refuses the options of sgd"),
+        ({"kind": "sgd", "momentum": "much"}, "momentum' must be a number, got 'much'"),
+        ({"kind": "sgd", "momentum": True}, "momentum' must be a number, got True"),
+        ({"kind": "sgd", "nesterov": 1}, "nesterov' must be true or false, got 1"),
+        ({"kind": "adam", "betas": 0.9}, r"list of 2 numbers, such as \[0.9, 0.999\], got 0.9"),
+        ({"kind": "adam", "betas": [0.9]}, r"list of 2 numbers, .* got \[0.9\]"),
+        ({"kind": "sgd", "nesterov": True}, "refuses the options of sgd"),
     ],
     ids=str,
 )

@@ -71,6 +71,14 @@ def test_a_model_at_chance_level_is_named_and_the_signal_is_what_is_left_of_nois
     assert AccuracyDiagnosis.read(good.diagnosis.to_dict()) == good.diagnosis
 
 
+def test_a_model_that_moves_too_far_is_never_told_to_move_further() -> None:
+    far = trained({"algorithm.server_learning_rate": 1e6}, rounds=20)
+    assert any("may be diverging" in warning for warning in far.warnings)
+    assert far.diagnosis is not None
+    first = far.diagnosis.suggestions[0]
+    assert (first.key, first.change) == ("algorithm.server_learning_rate", "1e+06 -> 100000")
+
+
 def test_asking_every_client_helps_where_noise_is_calibrated_for_every_round() -> None:
     some = CLIENT | {"sampling": {"kind": "fixed_size", "size": 10}}
     clear = {"algorithm.local_learning_rate": 0.3, "privacy.epsilon": 10.0}

@@ -1,6 +1,8 @@
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from specs import small_spec, small_table
 
@@ -160,3 +162,15 @@ def test_a_path_leads_into_lists_by_number() -> None:
     for bad in ("features.2.x", "features.x.y", "features.9"):
         with pytest.raises(ConfigError, match=r"here: .*2 entries"):
             override(table, bad, 1, source="here")
+
+
+def test_numbers_of_numpy_are_read_as_those_of_python() -> None:
+    table = small_table(rounds=np.int64(6))
+    table["algorithm"] = {**table["algorithm"], "server_learning_rate": np.float32(0.5)}
+    table["data"] = {**table["data"], "clients": np.arange(5)[4]}
+    spec = parse(table)
+    assert (spec.rounds, spec.data.clients) == (6, 4)
+    assert spec.algorithm.parameters["server_learning_rate"] == 0.5
+    assert json.loads(json.dumps(spec.plain())) == spec.plain()
+    with pytest.raises(ConfigError, match="'rounds' must be a number"):
+        parse(small_table(rounds=np.arange(2)))

@@ -45,6 +45,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "key": (run({"privacy.epsilom": 1.0}), "did you mean 'epsilon'"),
     "mechanism": (run({"mechanism.kind": "gauss"}), "did you mean 'gaussian'"),
     "algorithm": (run({"algorithm.kind": "fedavgg"}), "did you mean 'fedavg'"),
+    "strategy": (run({"algorithm.kind": "FedAdam"}), "server_optimizer = { kind = 'fedadam' }"),
     "clients": (run({"data.clients": 500}), "clients must be"),
     "no GPU": (run({"runtime.device": "cuda"}), "'cpu' or 'auto'"),
     "steps": (client_run(algorithm__local_steps=0), "algorithm.local_steps"),

@@ -9,7 +9,8 @@ import pytest
 from run_checks import run_until
 from specs import CLIENT_LEVEL, LOCAL_STEPS, small_spec
 
-from sottovoce.core.errors import ConfigError, SottovoceError
+from sottovoce.core.display import show_epsilon
+from sottovoce.core.errors import ConfigError, OutputError, SottovoceError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.algorithms.fedavg import FedAvg, LocalSgd
@@ -18,7 +19,7 @@ from sottovoce.learning.task import Evaluation, Task
 from sottovoce.reporting.report_data import run_data
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.inputs import load_inputs, section_of
-from sottovoce.runs.opened import open_run
+from sottovoce.runs.opened import export_model, open_run
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
 
@@ -70,6 +71,19 @@ def test_a_run_that_is_stopped_and_resumed_has_the_same_bits(
     opened = open_run(tmp_path / "whole")
     assert opened.averaged_model is not None
     assert not np.array_equal(opened.averaged_model, opened.model)
+    averaged = np.concatenate([part.ravel() for part in opened.tensors(averaged=True).values()])
+    np.testing.assert_array_equal(averaged, opened.averaged_model.astype(np.float32))
+    assert set(opened.state_dict(averaged=True)) == set(opened.state_dict())
+
+
+@pytest.mark.parametrize("messages", ["packed", "none"])
+def test_a_model_is_exported_without_a_ledger_too(tmp_path: Path, messages: str) -> None:
+    spec = client_spec(LOCAL_STEPS, runtime={"messages": messages})
+    result = run(spec, tmp_path / "run")
+    written = export_model(tmp_path / "run", tmp_path / "m.safetensors")
+    assert written["epsilon"] == show_epsilon(result["epsilon"])
+    with pytest.raises(OutputError, match="keeps no average of models; take the last model"):
+        open_run(tmp_path / "run").tensors(averaged=True)
 
 
 def test_the_stored_spec_has_the_keys_and_leaves_out_their_defaults() -> None:
@@ -162,6 +176,14 @@ def test_a_run_that_diverges_says_so_in_result_and_report_and_keeps_its_last_mod
         ({"averaging": {"kind": "swa"}}, "unknown average 'swa'"),
         ({"averaging": {"kind": "mean", "rounds": 10**6}, "model": 1}, "keeps 1000000 models"),
         ({"server_optimizer": {"kind": "adam"}, "server_momentum": 0.9}, "give one of them"),
+        ({"server_optimizer": {"kind": "fedadm"}}, "did you mean 'fedadam'"),
+        ({"server_optimizer": {"kind": "yogi"}}, "did you mean 'fedyogi'"),
+        ({"gradient_clip": -2.0}, "0 or 'off' is for no clipping"),
+        ({"batch_size": 1000}, "more than the 360 records of the largest client; lower it"),
+        ({"kind": "scaffold", "batch_size": 1000}, "more than the 360 records"),
+        ({"budget_penalty": True}, "all clients have the same epsilon"),
+        ({"proximal_weight": 0.1, "local_steps": 1}, "takes only one; raise"),
+        ({"proximal_weight": 4.0}, "keep the product of the two below 2"),
     ],
     ids=str,
 )

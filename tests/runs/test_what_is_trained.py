@@ -145,6 +145,7 @@ def test_a_loss_and_a_metric_of_ones_own_replace_those_of_the_labels(level: str)
         (lambda o, y: o.softmax(dim=0)[:, 0], "depends on the other samples"),
         (lambda o, y: o[:, 0] * (1.0 if o.sum() > 0 else 2.0), "torch.func.vmap"),
         (lambda o, y: o @ y, "the loss fails on two samples"),
+        (lambda o, y: o[:, 0] * float("nan"), r"\[nan, nan\] before any training; make it finite"),
         ("absolute_error", "is for regression, and these labels are classification"),
         (3, "must be a function"),
     ],
@@ -152,6 +153,21 @@ def test_a_loss_and_a_metric_of_ones_own_replace_those_of_the_labels(level: str)
 def test_a_loss_that_gives_no_loss_for_each_sample_is_refused(loss: Any, message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         sottovoce.simulate(table(), data=(NUMBERS, TOKENS[:, 0] % 2), loss=loss)
+
+
+def test_a_metric_that_is_a_mean_is_refused_in_its_own_words() -> None:
+    def mean(outputs: Any, labels: Any) -> Any:
+        return (outputs.argmax(dim=1) == labels).float().mean()
+
+    with pytest.raises(ParameterError, match="leave out the mean over samples"):
+        sottovoce.simulate(table(), data=(NUMBERS, TOKENS[:, 0] % 2), metric=mean)
+
+
+def test_a_module_for_several_labels_without_their_loss_is_told_which_one() -> None:
+    labels = TOKENS[:, :3] % 2
+    module = nn.Linear(NUMBERS.shape[1], 3)
+    with pytest.raises(ParameterError, match=r"several labels .* loss = 'binary_cross_entropy'"):
+        sottovoce.simulate(table(), model=module, data=(NUMBERS, labels))
 
 
 def test_functions_in_a_spec_need_consent_and_names_are_checked() -> None:

@@ -19,7 +19,7 @@ def export(
 ) -> None:
     """Write a run's model as a safetensors file, with its guarantee and epsilon in the metadata.
 
-    It is the model of the newest checkpoint; the run may be unfinished, but must have a ledger.
+    It is the model of the newest checkpoint; the run may be unfinished.
     """
     from sottovoce.runs.opened import export_model
 

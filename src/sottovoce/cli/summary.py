@@ -77,7 +77,8 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     size = "1 bit" if bits == 1 else f"{bits:.3g} bits"
     averaged = result.get("accuracy_averaged")
     average = "" if averaged is None else f" (averaged model: {averaged:.4f})"
-    privately = f"{found} (private); " if (found := evaluation_text(result)) else ""
+    guarded = "private" if result["private"] else "not private"
+    measured = f"{found} ({guarded}); " if (found := evaluation_text(result)) else ""
     return [
         (
             "run",
@@ -87,7 +88,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         (
             "model",
             f"{figures_note(result, 4)}{average}, loss {result['loss']:.4g} on test data; "
-            f"{privately}{result['dimension']:,} parameters",
+            f"{measured}{result['dimension']:,} parameters",
         ),
         ("protected", statement.protected),
         ("spent", statement.spent),
@@ -115,10 +116,9 @@ def _next_commands(folder: Path) -> list[str]:
 
     named = shlex.quote(str(folder))
     commands = [f"sottovoce report {named}"]
-    if RunFolder(folder).has_ledger:  # Both of these commands read it.
+    if RunFolder(folder).has_ledger:
         commands.append(f"sottovoce ledger show {named}")
-        commands.append(f"sottovoce export {named} model.safetensors")
-    return commands
+    return [*commands, f"sottovoce export {named} model.safetensors"]
 
 
 def _print_sites(clients: list[dict[str, Any]]) -> None:

@@ -133,6 +133,7 @@ class Register(Generic[T]):
         inside: The module to import where a member of `package` is itself a package.
         places: The module of each of Sottovoce's own by name, if only that module is to be
             imported.
+        elsewhere: What to write instead of a name that other libraries use, by that name.
     """
 
     def __init__(
@@ -142,10 +143,12 @@ class Register(Generic[T]):
         package: str | None = None,
         inside: str = "",
         places: Mapping[str, str] | None = None,
+        elsewhere: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind
         self.group = f"{OURS}.{kind}s"
         self._package, self._inside, self._places = package, inside, dict(places or {})
+        self._elsewhere = dict(elsewhere or {})
         self._entries: dict[str, RegisterEntry[T]] = {}
         self._problems: dict[str, str] = {}
         self._loading: EntryPoint | None = None
@@ -260,13 +263,18 @@ class Register(Generic[T]):
 
         Returns:
             The error, to be raised by the caller. If sottovoce-papers has the name but is not
-            installed, it says how to install it instead.
+            installed, it says how to install it instead; for a name of other libraries, what to
+            write.
         """
         if self.is_in_papers(name):
             return UnknownNameError(
                 f"the {self.kind} '{name.removesuffix(':')}' comes with the package {PAPERS}, "
                 f"which is not installed; install it: pip install {PAPERS}, or 'make install' in "
                 "a checkout"
+            )
+        if name.lower() in self._elsewhere:
+            return UnknownNameError(
+                f"unknown {self.kind} '{name}'; write {self._elsewhere[name.lower()]}"
             )
         return UnknownNameError.among(self.kind, name, self.names() if known is None else known)
 

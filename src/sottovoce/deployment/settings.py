@@ -61,6 +61,11 @@ class PrivateSettings:
     def __post_init__(self) -> None:
         parameter_rules.epsilon(self.epsilon)
         parameter_rules.delta(self.delta)
+        if str(self.clip_norm) == "auto":
+            raise ParameterError(
+                "clip-norm must be a number, because a wrapped strategy clips to a constant norm; "
+                "for adaptive clipping train a spec with 'sottovoce deploy run'"
+            )
         parameter_rules.clip_norm("clip-norm", self.clip_norm)
         domains = registry.find(self.mechanism).example_domains
         if not any(isinstance(domain, L2Ball) for domain in domains):

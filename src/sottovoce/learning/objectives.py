@@ -218,6 +218,10 @@ class Objective:
                 f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); use torch's "
                 "functions on whole tensors, without branches on values and without .item()"
             ) from error
+        if not found.isfinite().all():
+            raise ParameterError(
+                f"the loss of two samples is {found.tolist()} before any training; make it finite"
+            )
         if not torch.allclose(found, together.to(found.dtype), rtol=1e-3, atol=1e-4):
             raise ParameterError(
                 "the loss of a sample depends on the other samples of the batch; make it a "
@@ -266,6 +270,13 @@ def _check_targets(outputs: "Tensor", labels: "Tensor") -> None:
         )
 
 
+_PER_SAMPLE = {
+    "loss": "the gradient of each sample is clipped on its own: use reduction='none', and average "
+    "only over a sample's own outputs",
+    "metric": "batches of test data are added up: leave out the mean over samples",
+}
+
+
 def _check_own(what: str, function: "PerSample", outputs: "Tensor", labels: "Tensor") -> None:
     import torch
 
@@ -281,8 +292,7 @@ def _check_own(what: str, function: "PerSample", outputs: "Tensor", labels: "Ten
     if shape != (len(outputs),):
         raise ParameterError(
             f"the {what} returns {'one number' if shape == () else shape} for {len(outputs)} "
-            "samples; it must return one for each sample, because the gradient of each sample is "
-            "clipped on its own: use reduction='none', and average only over a sample's own outputs"
+            f"samples; it must return one for each sample, because {_PER_SAMPLE[what]}"
         )
 
 

@@ -15,7 +15,7 @@ more.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -48,12 +48,15 @@ class OptimizerSettings:
     options: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, table: Mapping[str, Any], where: str = "optimizer") -> "OptimizerSettings":
+    def of(
+        cls, table: Mapping[str, Any], where: str = "optimizer", others: Sequence[str] = ()
+    ) -> "OptimizerSettings":
         """Return the settings in a table with `kind` and the optimizer's options.
 
         Args:
             table: The table.
             where: Its name in the spec, for messages.
+            others: Further names that the caller knows, for messages.
 
         Returns:
             The settings, whose optimizer was tried on a few numbers.
@@ -69,7 +72,7 @@ class OptimizerSettings:
         }
         found = cls(str(table["kind"]).lower(), tuple(sorted(options.items())))
         if not found.is_plain_sgd:
-            found._check(where)
+            found._check(where, others)
         return found
 
     @property
@@ -92,9 +95,9 @@ class OptimizerSettings:
             given["capturable"] = True
         return kind([parameter], lr=learning_rate, **given)
 
-    def _check(self, where: str) -> None:
+    def _check(self, where: str, others: Sequence[str]) -> None:
         if self.kind not in _classes():
-            unknown = UnknownNameError.among("optimizer", self.kind, _usable())
+            unknown = UnknownNameError.among("optimizer", self.kind, [*others, *_usable()])
             raise UnknownNameError(f"{unknown} (in [{where}])")
         self._check_names(where)
         try:
@@ -126,6 +129,29 @@ class OptimizerSettings:
             if name not in known:
                 unknown = UnknownNameError.among(f"option of {self.kind}", name, known)
                 raise UnknownNameError(f"{unknown} (in [{where}])")
+        for name, value in self.options:
+            expected = _expected(accepted[name].default, value)
+            if expected:
+                shown = list(value) if isinstance(value, tuple) else value
+                raise ConfigError(f"'{where}.{name}' must be {expected}, got {shown!r}")
+
+
+def _expected(default: Any, value: Any) -> str:
+    """Return what an option must be if it has another type than its default; "" if it fits."""
+
+    def is_number(one: Any) -> bool:
+        return isinstance(one, int | float) and not isinstance(one, bool)
+
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "true or false"
+    if is_number(default):
+        return "" if is_number(value) else "a number"
+    if isinstance(default, tuple):
+        fits = isinstance(value, tuple) and len(value) == len(default)
+        if fits and all(is_number(one) for one in value):
+            return ""
+        return f"a list of {len(default)} numbers, such as {list(default)}"
+    return ""
 
 
 PLAIN_SGD = OptimizerSettings()

@@ -238,13 +238,33 @@ def _rounding(run: _Run) -> float | None:
 
 def _suggestions(run: _Run) -> Iterator[tuple[tuple[int, float], Suggestion]]:
     """Yield every suggestion that applies with its rank: what it costs, and minus the gain."""
-    yield from _from_the_curve(run)
+    if run.facts["overshoots"]:
+        yield from _shorter_steps(run)
+    else:
+        yield from _from_the_curve(run)
+        yield from _of_the_updates(run)
     if run.noisy:
         yield from _against_noise(run)
-    yield from _of_the_updates(run)
 
 
 _FREE, _TRUST, _PRIVACY = 0, 1, 2  # What a suggestion costs.
+
+
+def _shorter_steps(run: _Run) -> Iterator[tuple[tuple[int, float], Suggestion]]:
+    """Yield smaller learning rates, for a model that moves too far."""
+    loss = run.result["loss"]
+    for name in ("server_learning_rate", "local_learning_rate"):
+        rate = run.spec.algorithm.parameters.get(name)
+        if isinstance(rate, float):
+            yield (
+                (_FREE, -10.0),
+                Suggestion(
+                    key=f"algorithm.{name}",
+                    change=f"{rate:g} -> {rate / 10:g}",
+                    reason=f"The test loss is {loss:.3g}, far above that of guessing, so the model "
+                    "moves too far in each round.",
+                ),
+            )
 
 
 def _from_the_curve(run: _Run) -> Iterator[tuple[tuple[int, float], Suggestion]]:

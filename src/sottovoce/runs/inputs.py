@@ -237,8 +237,9 @@ def algorithm_of(
         schedule=SeededRandomness(spec.seed),
         public=public,
         computes_features=bool(spec.features),
+        largest_dataset=None if spec.data.sites else max(clients.sizes),
     )
-    check_statistics(spec, section, setting.unit)
+    check_statistics(spec, section, setting.unit, task.objective)
     algorithm, kind = section.build(setting), spec.algorithm.kind
     if setting.normalizes:
         check_normalizes(algorithm, kind)

@@ -15,6 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from sottovoce.core import sections
@@ -274,7 +275,7 @@ def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
     """Return the spec that plain data describe.
 
     Args:
-        table: Nested dictionaries, lists, texts, numbers and booleans.
+        table: Nested dictionaries, lists, texts, numbers (also of numpy) and booleans.
         source: Where they come from, for messages.
 
     Returns:
@@ -298,9 +299,9 @@ def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
         >>> spec.privacy.adjacency.value, spec.channel.kind
         ('zero-out', 'direct')
     """
-    _check_plain(table, source, ())
+    plain = _plain(table, source, ())
     try:
-        return _with_every_key(RunSpec.model_validate(dict(table)), source)
+        return _with_every_key(RunSpec.model_validate(plain), source)
     except ValidationError as error:
         problems = [f"{source}: {one}{_remedy(one)}" for one in problems_in(error, RunSpec)]
         raise SpecError(problems, (str(one["loc"][0]) for one in error.errors())) from None
@@ -326,14 +327,16 @@ def _with_every_key(spec: RunSpec, source: str) -> RunSpec:
     return spec.model_copy(update={"algorithm": algorithm})
 
 
-def _check_plain(value: object, source: str, path: tuple[str, ...]) -> None:
-    """Refuse values that JSON could not store and restore unchanged: a spec is kept as JSON."""
+def _plain(value: object, source: str, path: tuple[str, ...]) -> Any:
+    """Return plain data, which a spec's JSON file can hold, with numpy's numbers as Python's."""
+    if isinstance(value, np.generic):
+        value = value.item()
     where = f"{source}: '{'.'.join(path)}'" if path else source
     if len(path) > _MOST_NESTED:
         raise ConfigError(_too_deep(f"{source}: '{path[0]}'"))
     match value:
         case None | bool():
-            return
+            return value
         case int():
             if abs(value) > _LARGEST:
                 raise ConfigError(
@@ -345,18 +348,18 @@ def _check_plain(value: object, source: str, path: tuple[str, ...]) -> None:
         case str():
             _check_text(value, where)
         case Mapping():
-            for key, item in value.items():
+            for key in value:
                 if not isinstance(key, str):
                     raise ConfigError(f"{where} must have texts as keys, got {key!r}")
                 _check_text(key, where)
-                _check_plain(item, source, (*path, key))
+            return {key: _plain(item, source, (*path, key)) for key, item in value.items()}
         case list() | tuple():
-            for place, item in enumerate(value):
-                _check_plain(item, source, (*path, str(place)))
+            return [_plain(item, source, (*path, str(at))) for at, item in enumerate(value)]
         case _:
             raise ConfigError(
                 f"{where} must be a number, a text, true or false, a list or a table, got {value!r}"
             )
+    return value
 
 
 def _check_text(text: str, where: str) -> None:

@@ -29,22 +29,26 @@ if TYPE_CHECKING:
     from sottovoce.federated.training import Progress
 
 
+_NO_AVERAGE = "keeps no average of models; take the last model, or train with algorithm.averaging"
+
+
 def export_model(folder: Path, destination: Path, *, averaged: bool = False) -> dict[str, object]:
     """Write the model of the newest checkpoint as a .safetensors file of float32 tensors.
 
     Args:
-        folder: The run folder, with a ledger.
+        folder: The run folder.
         destination: The file to write; an existing one is replaced.
         averaged: Whether to write the average of models that `algorithm.averaging` keeps.
 
     Returns:
         The file, the number of tensors and parameters, and the metadata that were written: what is
-        guaranteed, and the largest epsilon of any client in the whole ledger, as a text.
+        guaranteed, and the largest epsilon of any client in the whole ledger, as a text. For a run
+        that counts charges in memory it is that of the finished rounds.
 
     Raises:
         OutputError: There is no checkpoint yet, a file is damaged, the name has another suffix, a
             parameter is too large for float32, or the run keeps no average of models.
-        LedgerError: The ledger is damaged or missing, as in a run that does not store messages.
+        LedgerError: The ledger is damaged, or missing though the run stores messages.
     """
     from safetensors.numpy import save
 
@@ -58,15 +62,9 @@ def export_model(folder: Path, destination: Path, *, averaged: bool = False) -> 
         raise OutputError(f"{folder} has no checkpoint yet; resume the run until it saves one")
     model = progress.algorithm_state.get(AVERAGED) if averaged else progress.model
     if model is None:
-        raise OutputError(
-            f"{folder} keeps no average of models; export the last model, or train with "
-            "algorithm.averaging"
-        )
+        raise OutputError(f"{folder} {_NO_AVERAGE}")
     _check(folder, header, model.size)
     delta = header["spec"]["privacy"]["delta"]
-    with run_folder.ledger() as ledger:
-        ledger.check_unaltered()
-        spent = ledger.largest_spent(delta)
     tensors, start = {}, 0
     for name, shape in header["layout"]:
         size = math.prod(shape)
@@ -82,7 +80,7 @@ def export_model(folder: Path, destination: Path, *, averaged: bool = False) -> 
     metadata = {
         "spec_hash": header["spec_hash"],
         "rounds": str(progress.rounds_done),
-        "epsilon": show_epsilon(spent.epsilon) if spent else "0",
+        "epsilon": _spent(run_folder, header),
         "delta": repr(delta),
         "adjacency": header["spec"]["privacy"]["adjacency"],
         "guarantee": header["guarantee"],
@@ -91,6 +89,17 @@ def export_model(folder: Path, destination: Path, *, averaged: bool = False) -> 
     }
     files.write_atomic(destination, save(tensors, metadata=metadata))
     return {"file": str(destination), "tensors": len(tensors), "parameters": start, **metadata}
+
+
+def _spent(folder: RunFolder, header: Mapping[str, Any]) -> str:
+    """Return the largest epsilon that any client has spent, as a text."""
+    runtime = header["spec"].get("runtime")
+    if isinstance(runtime, Mapping) and runtime.get("messages") in ("packed", "none"):
+        return show_epsilon(open_run(folder.path).epsilon)
+    with folder.ledger() as ledger:
+        ledger.check_unaltered()
+        spent = ledger.largest_spent(header["spec"]["privacy"]["delta"])
+    return show_epsilon(spent.epsilon) if spent else "0"
 
 
 _WORDS = ("spec_hash", "guarantee", "randomness", "sampling_grade")
@@ -412,37 +421,49 @@ class Run:
             )
         return progress
 
-    def tensors(self) -> dict[str, "np.ndarray[Any, np.dtype[np.float32]]"]:
+    def tensors(
+        self, *, averaged: bool = False
+    ) -> dict[str, "np.ndarray[Any, np.dtype[np.float32]]"]:
         """Return the parameters of the newest checkpoint by name.
+
+        Args:
+            averaged: Whether to return the average of models that `algorithm.averaging` keeps.
 
         Returns:
             A float32 array for each tensor of the model.
 
         Raises:
-            OutputError: There is no checkpoint yet, or it is damaged.
+            OutputError: There is no checkpoint yet, it is damaged, or it has no average of models.
         """
+        model = self.averaged_model if averaged else self.model
+        if model is None:
+            raise OutputError(f"{self.folder} {_NO_AVERAGE}")
         found, start = {}, 0
         for name, shape in self._header["layout"]:
             size = math.prod(shape)
-            flat = self.model[start : start + size]
+            flat = model[start : start + size]
             found[name] = np.ascontiguousarray(flat.reshape(shape).astype(np.float32))
             start += size
         return found
 
-    def state_dict(self) -> "dict[str, torch.Tensor]":
+    def state_dict(self, *, averaged: bool = False) -> "dict[str, torch.Tensor]":
         """Return the parameters for `module.load_state_dict`.
 
-        A module with buffers needs `strict=False`, because buffers are not trained.
+        A module with frozen parameters or buffers needs `strict=False`: they are not trained.
+
+        Args:
+            averaged: Whether to return the average of models that `algorithm.averaging` keeps.
 
         Returns:
             A float32 torch tensor for each name.
 
         Raises:
-            OutputError: There is no checkpoint yet, or it is damaged.
+            OutputError: There is no checkpoint yet, it is damaged, or it has no average of models.
         """
         import torch
 
-        return {name: torch.from_numpy(values) for name, values in self.tensors().items()}
+        found = self.tensors(averaged=averaged)
+        return {name: torch.from_numpy(values) for name, values in found.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data.

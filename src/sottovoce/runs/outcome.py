@@ -33,7 +33,7 @@ from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.client_lists import client_table, group_table
 from sottovoce.runs.diagnosis import diagnose
 from sottovoce.runs.inputs import facts_of
-from sottovoce.runs.public_facts import public_facts
+from sottovoce.runs.public_facts import overshoots, public_facts
 from sottovoce.runs.record import DIVERGED
 from sottovoce.runs.resolve import Resolved
 from sottovoce.runs.site_counts import have_site_replies, idle_warnings, site_counts
@@ -43,6 +43,7 @@ from sottovoce.runs.statistics import (
     sends_statistics,
     sent_statistics,
     statistics_metrics,
+    statistics_warnings,
 )
 from sottovoce.version import __version__
 
@@ -52,7 +53,6 @@ NOT_PRIVATE = (
     "not private: clients' values are sent without noise, so neither the model nor these figures "
     "may be published if the data are private"
 )
-_HUGE_LOSS = 100.0  # In nats; guessing among c classes has a loss of log c.
 _SILENT_CLIENTS_TOLD = 5
 
 
@@ -274,11 +274,11 @@ def warnings_of(
     found += idle_warnings(rows)
     found += resolved.channel.warnings(spending["local_epsilon"], spending["central_epsilon"])
     found += resolved.section.warnings(resolved.algorithm.unit, private=_is_private(resolved))
-    loss = rows[-1]["loss"] if rows else None
-    if resolved.task.has_softmax and loss is not None and loss > _HUGE_LOSS:
+    found += statistics_warnings(resolved.spec, rows)
+    if overshoots(resolved, rows):
         found.append(
-            f"the test loss is {loss:.3g}, far above that of guessing: the training may be "
-            "diverging; lower the learning rate"
+            f"the test loss is {rows[-1]['loss']:.3g}, far above that of guessing: the training "
+            "may be diverging; lower the learning rate"
         )
     sample = resolved.algorithm.unit is Unit.SAMPLE
     protected = sum(resolved.clients.sizes) if sample else len(resolved.clients)

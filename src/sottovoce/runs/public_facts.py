@@ -25,6 +25,7 @@ from sottovoce.runs.spec import MechanismSpec
 _MOST_DOMAINS = (
     64  # Clients with different numbers of records, for each of which noise is computed.
 )
+_HUGE_LOSS = 100.0  # In nats; guessing among c classes has a loss of log c.
 _MOST_COORDINATES = 2**16  # Where a mechanism's law depends on whole updates.
 
 
@@ -44,7 +45,8 @@ def public_facts(
         replies in a round; `update_norm`: the root mean square of the norms of the decoded mean
         updates; `noise_norm`: that of the noise in them, which is known; `gaussian_noise_norm`:
         that of Gaussian noise of the same budget; `downlink_error`: the norm of the rounding of the
-        model that clients receive. An entry that is not known is None.
+        model that clients receive; `overshoots`: whether the test loss is far above that of
+        guessing. An entry that is not known is None.
     """
     replies = [row["clients_received"] for row in rows if row["clients_received"]]
     clients = sum(replies) / len(replies) if replies else 0.0
@@ -60,7 +62,19 @@ def public_facts(
         "noise_norm": noise,
         "gaussian_noise_norm": _gaussian_noise_norm(resolved, clients) if noise else None,
         "downlink_error": float(np.linalg.norm(received - progress.model)),
+        "overshoots": overshoots(resolved, rows),
     }
+
+
+def overshoots(resolved: Resolved, rows: list[dict[str, Any]]) -> bool:
+    """Return whether the last test loss is far above that of guessing.
+
+    Args:
+        resolved: The run.
+        rows: The metrics of its rounds.
+    """
+    loss = rows[-1]["loss"] if rows else None
+    return resolved.task.has_softmax and loss is not None and loss > _HUGE_LOSS
 
 
 def noise_norm(resolved: Resolved, parts: tuple[ClientPlan, ...], clients: float) -> float | None:

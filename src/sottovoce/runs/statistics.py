@@ -8,11 +8,13 @@ from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.federated.algorithms.algorithm import Algorithm, AlgorithmSection
 from sottovoce.federated.algorithms.statistics import AdaptiveClip
+from sottovoce.mechanisms.release import NoisySums
 from sottovoce.protocol.plan import message_dimension
 from sottovoce.runs.spec import RunSpec
 
 if TYPE_CHECKING:  # They import torch.
     from sottovoce.federated.training import Progress, RoundRecord
+    from sottovoce.learning.objectives import Kind
     from sottovoce.runs.resolve import Resolved
 
 
@@ -27,8 +29,16 @@ def sends_statistics(spec: RunSpec) -> bool:
     return adaptive or spec.evaluation.private is not None
 
 
-def check_statistics(spec: RunSpec, section: AlgorithmSection, unit: Unit) -> None:
+def check_statistics(
+    spec: RunSpec, section: AlgorithmSection, unit: Unit, objective: "Kind"
+) -> None:
     """Check that adaptive clipping and private evaluation fit the rest of the spec.
+
+    Args:
+        spec: The spec.
+        section: Its algorithm.
+        unit: What is protected.
+        objective: What the labels are.
 
     Raises:
         ConfigError: They do not.
@@ -48,6 +58,12 @@ def check_statistics(spec: RunSpec, section: AlgorithmSection, unit: Unit) -> No
         return
     if not sends_statistics(spec):
         return
+    evaluation = spec.evaluation.private
+    if evaluation is not None and evaluation.metric == "accuracy" and objective == "regression":
+        raise ConfigError(
+            "evaluation.private.metric = 'accuracy' is a share of correct labels, which a "
+            "regression does not have; set it to 'loss', with a 'largest_loss' that fits"
+        )
     traits = section.traits(unit)
     if not traits.plain_mean or traits.sends_models or traits.keeps_client_state:
         what = "privacy.clip_norm = 'auto'"
@@ -104,7 +120,9 @@ def evaluation_text(figures: Mapping[str, Any]) -> str:
         value, error = figures.get(f"private_{metric}"), figures.get("private_evaluation_error")
         if value is not None:
             noise = "" if error is None else f" ± {error:.2g}"
-            return f"{metric} {value:.3f}{noise} on clients' records"
+            number = figures.get("private_evaluation_round")
+            before = "" if number is None else f" before round {number}"
+            return f"{metric} {value:.3f}{noise} on clients' records{before}"
     return ""
 
 
@@ -117,7 +135,8 @@ def statistics_metrics(
         `clip_norm`, the clipping norm of the next round, if it is adaptive. `private_accuracy` or
         `private_loss`, the estimate for the model that clients received in this round, and
         `private_evaluation_error`, the standard error that the mechanism's noise gives it (None if
-        it is not known), if the round evaluated.
+        it is not known; with a secret sample of clients also what their number adds), if the round
+        evaluated.
     """
     from sottovoce.federated.algorithms import client_statistics
 
@@ -131,25 +150,65 @@ def statistics_metrics(
         return found
     value, is_new = client_statistics.released_result(state)
     if is_new and record.clients_received:
-        error = _standard_error(resolved, record.clients_received)
-        scale = evaluation.scale / (2.0 * math.sqrt(evaluation.share))
+        noise = _noise_of_coordinate(resolved, record.clients_received)
+        error = None
+        if noise is not None:
+            of_noise = noise / (2.0 * math.sqrt(evaluation.share))
+            of_count = _error_of_count(resolved) * min(1.0, abs(2.0 * value - 1.0)) / 2.0
+            error = evaluation.scale * math.hypot(of_noise, of_count)
         found[f"private_{evaluation.metric}"] = evaluation.scale * value
-        found["private_evaluation_error"] = None if error is None else scale * error
+        found["private_evaluation_error"] = error
     return found
 
 
+def statistics_warnings(spec: RunSpec, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence if the noise of the private evaluation exceeds the range of its results."""
+    evaluation, error = spec.evaluation.private, None
+    if evaluation is not None:
+        error = latest_statistics(rows).get("private_evaluation_error")
+    if evaluation is None or error is None or error <= evaluation.scale:
+        return []
+    return [
+        f"the private {evaluation.metric} has a standard error of {error:.2g}, more than its range "
+        f"of {evaluation.scale:g}, so it says nothing; raise 'evaluation.private.share', or use "
+        "more clients or a secure sum"
+    ]
+
+
 def latest_statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the last figures that `statistics_metrics` gave any of the rows."""
+    """Return the last figures that `statistics_metrics` gave any of the rows.
+
+    `private_evaluation_round` is the round at whose start the model was evaluated.
+    """
     names = ("clip_norm", "private_accuracy", "private_loss", "private_evaluation_error")
     latest: dict[str, Any] = {}
     for row in rows:
         latest |= {name: row[name] for name in names if name in row}
+        if "private_evaluation_error" in row:
+            latest["private_evaluation_round"] = row["round"]
     return latest
 
 
-def _standard_error(resolved: "Resolved", received: int) -> float | None:
-    """Return the standard deviation that noise gives a coordinate of the mean; None if unknown."""
+def _noise_of_coordinate(resolved: "Resolved", received: int) -> float | None:
+    """Return the standard deviation that noise gives a coordinate of the mean; None if unknown.
+
+    It is in multiples of the largest norm of a message, like the statistics themselves.
+    """
     from sottovoce.runs.public_facts import noise_norm
 
     norm = noise_norm(resolved, resolved.parts, received)
-    return None if norm is None else norm / math.sqrt(message_dimension(resolved.parts))
+    if norm is None:
+        return None
+    return norm / resolved.spec.privacy.message_norm / math.sqrt(message_dimension(resolved.parts))
+
+
+def _error_of_count(resolved: "Resolved") -> float:
+    """Return the relative standard deviation of a secret number of answers; 0 if it is public.
+
+    A trusted server that samples clients secretly divides the sum by their expected number.
+    """
+    visibility = resolved.channel.visibility
+    if not isinstance(visibility, NoisySums):
+        return 0.0
+    rate = visibility.client_sampling_rate
+    return math.sqrt((1.0 - rate) / (rate * len(resolved.parts)))

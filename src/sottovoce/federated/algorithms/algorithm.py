@@ -404,6 +404,8 @@ class AlgorithmSetting:
         schedule: Seeded randomness for choices that hide nothing and must be reproducible.
         public: The rows that `AlgorithmSection.hold_out` took; None if it took none.
         computes_features: Whether the model takes features that the spec computes from the data.
+        largest_dataset: Number of records of the client that has the most; None if it is not known,
+            because sites keep them.
     """
 
     facts: Facts
@@ -418,6 +420,7 @@ class AlgorithmSetting:
     schedule: SeededRandomness
     public: PublicRows | None
     computes_features: bool = False
+    largest_dataset: int | None = None
 
     @property
     def unit(self) -> Unit:
@@ -444,6 +447,22 @@ class AlgorithmSetting:
             raise ConfigError(
                 "'privacy.record_sampling_rate' samples records, but client-level privacy protects "
                 "all of them together; drop it, or set privacy.level = 'sample'"
+            )
+
+    def check_batch_size(self, batch_size: int | None) -> None:
+        """Refuse minibatches that are larger than the data of each client.
+
+        Args:
+            batch_size: Number of records of a local step; None for all of a client.
+
+        Raises:
+            ConfigError: No client has as many records.
+        """
+        largest = self.largest_dataset
+        if batch_size is not None and largest is not None and batch_size > largest:
+            raise ConfigError(
+                f"'algorithm.batch_size' = {batch_size} is more than the {largest} records of the "
+                "largest client; lower it, or drop it to use all records of a client in each step"
             )
 
 
@@ -652,7 +671,20 @@ class AlgorithmSection:
 
 R = TypeVar("R", bound=type[AlgorithmSection])
 
-ALGORITHMS: Register[RegisteredSection[AlgorithmSection]] = Register("algorithm", places=_PLACES)
+# Strategies of other libraries, which are settings of one algorithm here.
+_STRATEGIES = {
+    "fedprox": "'fedavg' with a 'proximal_weight'",
+    "fedavgm": "'fedavg' with 'server_momentum'",
+    "fedmedian": "'fedavg' with aggregation = { kind = 'median' }",
+    "fedtrimmedavg": "'fedavg' with aggregation = { kind = 'trimmed_mean', fraction = ... }",
+    **{
+        kind: f"'fedavg' with server_optimizer = {{ kind = '{kind}' }}"
+        for kind in ("fedadagrad", "fedadam", "fedyogi")
+    },
+}
+ALGORITHMS: Register[RegisteredSection[AlgorithmSection]] = Register(
+    "algorithm", places=_PLACES, elsewhere=_STRATEGIES
+)
 
 
 def _is_next(value: object) -> bool:

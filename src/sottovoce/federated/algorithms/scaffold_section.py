@@ -82,6 +82,7 @@ class ScaffoldSection(AlgorithmSection):
         if setting.unit is Unit.SAMPLE:
             return self._for_samples(setting)
         setting.check_all_records()
+        setting.check_batch_size(self.batch_size)
         rate, clip_norm = require_learning_rate(self.local_learning_rate), setting.clip_norm
         schedule = make_schedule(self)
         return Scaffold(

@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # These import torch.
     from sottovoce.learning.augmentation import Augmentation
     from sottovoce.learning.datasets import Dataset
     from sottovoce.learning.minibatches import LocalSchedule
+    from sottovoce.learning.optimizers import OptimizerSettings
     from sottovoce.learning.task import Task
 
 
@@ -132,7 +133,9 @@ def _gradient_clip(name: str, value: Any) -> float:
     if value == "off":
         return _NO_CLIP
     number = parameter_rules.finite(name, value)
-    return number if number == _NO_CLIP else parameter_rules.positive(name, number)
+    if number == _NO_CLIP:
+        return number
+    return parameter_rules.positive(name, number, remedy="0 or 'off' is for no clipping")
 
 
 def _aggregation(name: str, value: Any) -> dict[str, Any]:
@@ -330,8 +333,10 @@ class FedAvgSection(AlgorithmSection):
             refuse_local_keys(self)
             return make_clipped_gradient(setting)
         setting.check_all_records()
+        setting.check_batch_size(self.batch_size)
         schedule = make_schedule(self)
         rate = require_learning_rate(self.local_learning_rate)
+        optimizer = OptimizerSettings.of(self.local_optimizer, "algorithm.local_optimizer")
         return LocalSgd(
             clip_norm=setting.clip_norm,
             steps=schedule.steps,
@@ -341,12 +346,50 @@ class FedAvgSection(AlgorithmSection):
             rate_schedule=RateSchedule.of(
                 self.local_schedule, rounds=setting.rounds, where="algorithm.local_schedule"
             ),
-            optimizer=OptimizerSettings.of(self.local_optimizer, "algorithm.local_optimizer"),
+            optimizer=optimizer,
             augmentation=self._augmentation(setting),
             gradient_clip=self._gradient_clip(schedule, rate, setting.clip_norm),
             proximal_weight=self.proximal_weight,
-            penalties=_penalties(setting.groups) if self.budget_penalty else {},
+            penalties=self._penalties(setting, schedule, rate, optimizer),
         )
+
+    def _penalties(
+        self,
+        setting: AlgorithmSetting,
+        schedule: "LocalSchedule",
+        rate: float,
+        optimizer: "OptimizerSettings",
+    ) -> dict[str, float]:
+        """Return the weight of each client in addition to `proximal_weight`.
+
+        Raises:
+            ConfigError: The weights have no effect, or make every client diverge.
+        """
+        penalties = _penalties(setting.groups) if self.budget_penalty else {}
+        if penalties and not any(penalties.values()):
+            raise ConfigError(
+                "'algorithm.budget_penalty' keeps clients with smaller budgets closer to the "
+                "released model, but all clients have the same epsilon; give some another one in "
+                "[[privacy.groups]], or drop it"
+            )
+        largest = self.proximal_weight + max(penalties.values(), default=0.0)
+        if not largest:
+            return {}
+        sampled = self.local_epochs is not None and setting.record_sampling_rate < 1.0
+        if schedule.is_one_step and not sampled:
+            name = "proximal_weight" if self.proximal_weight else "budget_penalty"
+            raise ConfigError(
+                f"'algorithm.{name}' acts between local steps, but a client takes only one; raise "
+                "'algorithm.local_steps', set 'algorithm.local_epochs' with a 'batch_size', or "
+                "drop it"
+            )
+        if optimizer.is_plain_sgd and rate * largest >= 2.0:
+            raise ConfigError(
+                f"local steps with 'algorithm.local_learning_rate' = {rate:g} and a proximal "
+                f"weight of {largest:g} (with 'budget_penalty') move ever further away from the "
+                "released model; keep the product of the two below 2, best below 1"
+            )
+        return penalties
 
     def _augmentation(self, setting: AlgorithmSetting) -> "Augmentation | None":
         from sottovoce.learning.augmentation import Augmentation
@@ -385,12 +428,14 @@ class FedAvgSection(AlgorithmSection):
                 "local steps with noise clip the gradient of each record to 'privacy.clip_norm'; "
                 "drop 'algorithm.gradient_clip'"
             )
-        schedule, rate = make_schedule(self), setting.record_sampling_rate
-        if self.batch_size is not None and rate < 1.0:
+        schedule, sampling_rate = make_schedule(self), setting.record_sampling_rate
+        if self.batch_size is not None and sampling_rate < 1.0:
             raise ConfigError(
                 "'algorithm.batch_size' and 'privacy.record_sampling_rate' both say how many "
                 "records a local step uses; give one of them"
             )
+        optimizer = OptimizerSettings.of(self.local_optimizer, "algorithm.local_optimizer")
+        rate = require_learning_rate(self.local_learning_rate, "algorithm.local_work = 'dp_sgd'")
         return NoisyLocalSteps(
             clip_norm=setting.clip_norm,
             normalizes=setting.normalizes,
@@ -398,16 +443,14 @@ class FedAvgSection(AlgorithmSection):
             steps=schedule.steps,
             epochs=schedule.epochs,
             batch_size=self.batch_size,
-            rate=None if self.batch_size is not None else rate,
-            learning_rate=require_learning_rate(
-                self.local_learning_rate, "algorithm.local_work = 'dp_sgd'"
-            ),
+            rate=None if self.batch_size is not None else sampling_rate,
+            learning_rate=rate,
             rate_schedule=RateSchedule.of(
                 self.local_schedule, rounds=setting.rounds, where="algorithm.local_schedule"
             ),
-            optimizer=OptimizerSettings.of(self.local_optimizer, "algorithm.local_optimizer"),
+            optimizer=optimizer,
             proximal_weight=self.proximal_weight,
-            penalties=_penalties(setting.groups) if self.budget_penalty else {},
+            penalties=self._penalties(setting, schedule, rate, optimizer),
             augmentation=self._augmentation(setting),
             message_bits=check_message_bits(self.message_bits, "message_bits"),
             summation="exact" if setting.exact_sums else "float",

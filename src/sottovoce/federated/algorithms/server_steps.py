@@ -147,12 +147,7 @@ def server_optimizer(table: Mapping[str, Any], where: str) -> ServerOptimizer:
             "'algorithm.server_momentum' instead"
         )
     if kind not in ADAPTIVE:
-        try:
-            return TorchServer(settings=OptimizerSettings.of(table, where))
-        except UnknownNameError as error:
-            near = f"fed{kind}" in ADAPTIVE
-            hint = f"; did you mean 'fed{kind}'?" if near else f"; or one of {', '.join(ADAPTIVE)}"
-            raise UnknownNameError(f"{error}{hint}") from None
+        return TorchServer(settings=OptimizerSettings.of(table, where, others=ADAPTIVE))
     known = ("beta1", "tau") if kind == "fedadagrad" else ("beta1", "beta2", "tau")
     for name in options:
         if name not in known:

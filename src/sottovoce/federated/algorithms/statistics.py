@@ -46,6 +46,7 @@ def _clip_norm(name: str, value: Any) -> float:
 
 # An adaptive clipping norm stays between these powers of two, which float32 has.
 SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM = 2.0**-40, 2.0**40
+_LARGEST_LOSS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +106,16 @@ class PrivateEvaluation:
     )
     every: int = field(default=1, metadata=whole(1, 10**6))
     share: float = field(default=0.01, metadata=rule(_share))
-    largest_loss: float = field(default=10.0, metadata=POSITIVE)
+    largest_loss: float = field(default=_LARGEST_LOSS, metadata=POSITIVE)
     holdout_fraction: float = field(default=0.0, metadata=rule(_held_out))
 
     def __post_init__(self) -> None:
         check_keys(self, "evaluation.private")
+        if self.metric == "accuracy" and self.largest_loss != _LARGEST_LOSS:
+            raise ParameterError(
+                "evaluation.private.largest_loss bounds a loss, but the metric is 'accuracy'; drop "
+                "it, or set metric = 'loss'"
+            )
 
     @property
     def scale(self) -> float:

@@ -204,11 +204,12 @@ def _try(path: str, module: "nn.Module", input_shape: InputShape, num_outputs: i
     shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     # With an axis more there is an output for each position of a sequence.
     if shape not in ((2, num_outputs), (2, *input_shape, num_outputs)):
+        several = "; several labels of 0 or 1 for each sample need loss = 'binary_cross_entropy'"
         raise ParameterError(
             f"the module of '{path}' returns shape {shape} for two samples, expected "
             f"{(2, num_outputs)}; its last layer must have num_outputs units: one for each class "
             "if labels have an integer type (such as y.astype(int)), else one for each number to "
-            "predict"
+            f"predict{several if num_outputs == 2 else ''}"
         )
     for name, buffer in module.named_buffers():
         if name not in before or not torch.equal(before[name], buffer):
