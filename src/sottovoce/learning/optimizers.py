@@ -83,7 +83,7 @@ class OptimizerSettings:
 
     def create(self, parameter: Tensor, learning_rate: float) -> torch.optim.Optimizer:
         """Return the optimizer of torch for one tensor."""
-        kind = _classes()[self.kind]
+        kind = torch_optimizers()[self.kind]
         accepted = inspect.signature(kind).parameters
         given: dict[str, Any] = dict(self.options)
         if "foreach" in accepted:  # There is only one tensor.
@@ -93,14 +93,14 @@ class OptimizerSettings:
         return kind([parameter], lr=learning_rate, **given)
 
     def _check(self, where: str) -> None:
-        if self.kind not in _classes():
-            unknown = UnknownNameError.among("optimizer", self.kind, _usable())
+        if self.kind not in torch_optimizers():
+            unknown = UnknownNameError.among("optimizer", self.kind, usable_optimizers())
             raise UnknownNameError(f"{unknown} (in [{where}])")
         self._check_names(where)
         try:
             alone = _moves_coordinates_alone(self)
         except Exception as error:  # Torch raises errors of many types.
-            if self.kind not in _usable():
+            if self.kind not in usable_optimizers():
                 alone = False
             else:
                 told = " ".join(str(error).split())
@@ -109,13 +109,14 @@ class OptimizerSettings:
                     "them"
                 ) from None
         if not alone:
+            names = ", ".join(usable_optimizers())
             raise ConfigError(
                 f"'{where}.kind' = '{self.kind}' does not move each parameter by its own gradients "
-                f"alone, so it cannot train flat models; use one of {', '.join(_usable())}"
+                f"alone, so it cannot train flat models; use one of {names}"
             )
 
     def _check_names(self, where: str) -> None:
-        accepted = inspect.signature(_classes()[self.kind]).parameters
+        accepted = inspect.signature(torch_optimizers()[self.kind]).parameters
         known = [name for name in accepted if name not in _NOT_OPTIONS]
         for name, _ in self.options:
             if name == "lr":
@@ -212,7 +213,7 @@ def _all_on_cpu(moving: Tensor) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _classes() -> dict[str, Callable[..., torch.optim.Optimizer]]:
+def torch_optimizers() -> dict[str, Callable[..., torch.optim.Optimizer]]:
     """Return the optimizers of torch by their names in lower case."""
     return {
         name.lower(): found
@@ -224,10 +225,10 @@ def _classes() -> dict[str, Callable[..., torch.optim.Optimizer]]:
 
 
 @lru_cache(maxsize=1)
-def _usable() -> list[str]:
+def usable_optimizers() -> list[str]:
     """Return the names of optimizers that move each coordinate by its own gradients."""
     found = []
-    for kind in sorted(_classes()):
+    for kind in sorted(torch_optimizers()):
         try:
             if _moves_coordinates_alone(OptimizerSettings(kind)):
                 found.append(kind)

@@ -100,6 +100,7 @@ def load_inputs(spec: RunSpec, data: Dataset | None = None) -> Inputs:
     task, data = task_and_data(spec, data, schedule)
     data, public = section.hold_out(data, schedule.generator("proxy"))
     clients = clients_of(spec, data, schedule)
+    _check_batches(spec, section, clients)
     spec = adjust_mechanism(spec, section, clients)
     groups = groups_of(spec, clients.names)
     algorithm = algorithm_of(
@@ -115,6 +116,22 @@ def load_inputs(spec: RunSpec, data: Dataset | None = None) -> Inputs:
         num_classes=data.num_classes,
         note=data.note,
     )
+
+
+def _check_batches(spec: RunSpec, section: AlgorithmSection, clients: Clients) -> None:
+    """Refuse minibatches that are larger than the data of every client.
+
+    How many records a client has is private at client level, so a site never refuses them.
+    """
+    wanted = getattr(section, "batch_size", None)
+    if spec.privacy.level != "client" or spec.data.sites or not isinstance(wanted, int):
+        return
+    most = max(clients.sizes)
+    if wanted > most:
+        raise ConfigError(
+            f"'algorithm.batch_size' = {wanted}, but no client has more than {most} records; lower "
+            "it, or leave it out, so that each local step uses all records of the client"
+        )
 
 
 def randomness_of(spec: RunSpec) -> Randomness:
@@ -477,6 +494,7 @@ def task_and_data(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> t
         ParameterError: Model, loss and labels do not fit, found by a trial on two test samples.
         DataError: The features are not what the model takes.
     """
+    objective = objective_of(spec, data)  # First: a wrong kind of labels explains a wrong shape.
     module = models.create(
         spec.model.build(),
         data.input_shape,
@@ -489,7 +507,7 @@ def task_and_data(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> t
         module,
         data.test_features,
         torch.from_numpy(data.test_labels),
-        objective=objective_of(spec, data),
+        objective=objective,
         device=device_of(spec),
         one_by_one=spec.runtime.deterministic,
     )

@@ -30,7 +30,11 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ConfigError, ParameterError, UnknownNameError
 from sottovoce.federated.algorithms.algorithm import State
-from sottovoce.learning.optimizers import OptimizerSettings
+from sottovoce.learning.optimizers import (
+    OptimizerSettings,
+    torch_optimizers,
+    usable_optimizers,
+)
 
 ADAPTIVE = ("fedadagrad", "fedadam", "fedyogi")
 
@@ -147,12 +151,10 @@ def server_optimizer(table: Mapping[str, Any], where: str) -> ServerOptimizer:
             "'algorithm.server_momentum' instead"
         )
     if kind not in ADAPTIVE:
-        try:
+        if kind in torch_optimizers():
             return TorchServer(settings=OptimizerSettings.of(table, where))
-        except UnknownNameError as error:
-            near = f"fed{kind}" in ADAPTIVE
-            hint = f"; did you mean 'fed{kind}'?" if near else f"; or one of {', '.join(ADAPTIVE)}"
-            raise UnknownNameError(f"{error}{hint}") from None
+        unknown = UnknownNameError.among("optimizer", kind, (*usable_optimizers(), *ADAPTIVE))
+        raise UnknownNameError(f"{unknown} (in [{where}])")
     known = ("beta1", "tau") if kind == "fedadagrad" else ("beta1", "beta2", "tau")
     for name in options:
         if name not in known:
