@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from sottovoce.federated.algorithms.statistics import AdaptiveClip
-from sottovoce.runs.finished_run import CLEAR, CONFIDENCE, FinishedRun
+from sottovoce.runs.run_evidence import CLEAR, CONFIDENCE, RunEvidence
 from sottovoce.runs.spec import RunSpec
 from sottovoce.runs.suggestions import Suggestion, likeliest
 
@@ -101,7 +101,7 @@ def diagnose(
         rows: The metrics of its rounds.
         spec: Its resolved spec.
     """
-    run = FinishedRun(spec=spec, result=result, facts=facts, rows=rows)
+    run = RunEvidence(spec=spec, result=result, facts=facts, rows=rows)
     margin = 0.0 if run.score != "accuracy" else CONFIDENCE * run.standard_error
     trivial = facts["trivial_score"]
     at_chance = trivial is not None and result["accuracy"] <= trivial + margin
@@ -114,7 +114,7 @@ def diagnose(
     )
 
 
-def _findings(run: FinishedRun, *, at_chance: bool) -> Iterator[str]:
+def _findings(run: RunEvidence, *, at_chance: bool) -> Iterator[str]:
     found = f"{run.score} {run.result['accuracy']:.3f}"
     if run.facts["trivial_score"] is None:
         yield f"{found}."
@@ -163,7 +163,7 @@ def _findings(run: FinishedRun, *, at_chance: bool) -> Iterator[str]:
         yield "It learns nothing without privacy, either: correct model, learning rates or data."
 
 
-def _of_noisy_steps(run: FinishedRun) -> Iterator[str]:
+def _of_noisy_steps(run: RunEvidence) -> Iterator[str]:
     """Yield what is known of the noise of local DP-SGD."""
     noise = run.facts.get("step_noise_norm")
     if noise:
@@ -180,7 +180,7 @@ def _of_noisy_steps(run: FinishedRun) -> Iterator[str]:
         )
 
 
-def _of_clipping(run: FinishedRun) -> Iterator[str]:
+def _of_clipping(run: RunEvidence) -> Iterator[str]:
     """Yield the share of clipped updates, from charged bits or of a run without privacy."""
     shares = [row["clipped_share"] for row in run.rows if "clipped_share" in row]
     if shares:

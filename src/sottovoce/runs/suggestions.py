@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sottovoce.federated.algorithms.statistics import AdaptiveClip
-from sottovoce.runs.finished_run import CLEAR, CONFIDENCE, FinishedRun
+from sottovoce.runs.run_evidence import CLEAR, CONFIDENCE, RunEvidence
 
 _MOST_SUGGESTIONS = 3
 _ROUNDING_MATTERS = 1.2  # Noise of a mechanism over that of Gaussian noise of the same budget.
@@ -37,13 +37,13 @@ class Suggestion:
         return f"{self.key}: {self.change}. {self.reason}"
 
 
-def likeliest(run: FinishedRun) -> tuple[Suggestion, ...]:
+def likeliest(run: RunEvidence) -> tuple[Suggestion, ...]:
     """Return at most three changes, the likeliest first."""
     ranked = sorted(_suggestions(run), key=lambda one: one[0])
     return tuple(one for _, one in ranked[:_MOST_SUGGESTIONS])
 
 
-def _suggestions(run: FinishedRun) -> Iterator[tuple[tuple[int, float], Suggestion]]:
+def _suggestions(run: RunEvidence) -> Iterator[tuple[tuple[int, float], Suggestion]]:
     """Yield every suggestion that applies with its rank: what it costs, and minus the gain."""
     if not run.lost:
         yield from _from_the_curve(run)
@@ -55,7 +55,7 @@ def _suggestions(run: FinishedRun) -> Iterator[tuple[tuple[int, float], Suggesti
 _FREE, _TRUST, _PRIVACY = 0, 1, 2  # What a suggestion costs.
 
 
-def _from_the_curve(run: FinishedRun) -> Iterator[tuple[tuple[int, float], Suggestion]]:
+def _from_the_curve(run: RunEvidence) -> Iterator[tuple[tuple[int, float], Suggestion]]:
     """Yield what the accuracy and the loss by round suggest."""
     if not run.quarters:
         return
@@ -68,7 +68,7 @@ def _from_the_curve(run: FinishedRun) -> Iterator[tuple[tuple[int, float], Sugge
     yield from _of_a_fall(run)
 
 
-def _against_random_moves(run: FinishedRun) -> Iterator[tuple[tuple[int, float], Suggestion]]:
+def _against_random_moves(run: RunEvidence) -> Iterator[tuple[tuple[int, float], Suggestion]]:
     """Yield how the noise of many rounds cancels."""
     change = _changed_rate(run, 0.2)
     if change is not None:
@@ -90,7 +90,7 @@ def _against_random_moves(run: FinishedRun) -> Iterator[tuple[tuple[int, float],
         )
 
 
-def _of_a_rise(run: FinishedRun) -> Iterator[tuple[tuple[int, float], Suggestion]]:
+def _of_a_rise(run: RunEvidence) -> Iterator[tuple[tuple[int, float], Suggestion]]:
     """Yield a larger learning rate, if the score was still rising, and not by chance."""
     *_, before, last = run.quarters
     change = _changed_rate(run, 2.0)
@@ -105,7 +105,7 @@ def _of_a_rise(run: FinishedRun) -> Iterator[tuple[tuple[int, float], Suggestion
     yield (_FREE, -3.0), Suggestion(key=_rate_key(run), change=change, reason=reason)
 
 
-def _of_a_fall(run: FinishedRun) -> Iterator[tuple[tuple[int, float], Suggestion]]:
+def _of_a_fall(run: RunEvidence) -> Iterator[tuple[tuple[int, float], Suggestion]]:
     """Yield fewer rounds, or smaller steps without noise, if the score was better before."""
     best, last = max(run.quarters), run.quarters[-1]
     # Where noise moves the model at random, only a large difference means anything.
@@ -129,19 +129,19 @@ def _of_a_fall(run: FinishedRun) -> Iterator[tuple[tuple[int, float], Suggestion
         yield (_FREE, -3.0), Suggestion(key=_rate_key(run), change=change, reason=reason)
 
 
-def _changed_rate(run: FinishedRun, factor: float) -> str | None:
+def _changed_rate(run: RunEvidence, factor: float) -> str | None:
     """Return how to write another learning rate; None if there is none."""
     rate = run.spec.algorithm.parameters.get(_rate_key(run).removeprefix("algorithm."))
     return f"{rate:g} -> {factor * rate:g}" if isinstance(rate, float) else None
 
 
-def _rate_key(run: FinishedRun) -> str:
+def _rate_key(run: RunEvidence) -> str:
     """Return the learning rate to change: with local DP-SGD that of the local steps."""
     name = "local_learning_rate" if run.takes_noisy_steps else "server_learning_rate"
     return f"algorithm.{name}"
 
 
-def _against_noise(run: FinishedRun) -> Iterator[tuple[tuple[int, float], Suggestion]]:
+def _against_noise(run: RunEvidence) -> Iterator[tuple[tuple[int, float], Suggestion]]:
     """Yield what lowers the noise of a mean update."""
     spec, clients = run.spec, run.facts["clients"]
     everyone, budget = len(run.result["clients"]), spec.privacy.epsilon
@@ -212,7 +212,7 @@ def _against_noise(run: FinishedRun) -> Iterator[tuple[tuple[int, float], Sugges
         )
 
 
-def _for_noisy_steps(run: FinishedRun) -> Iterator[tuple[tuple[int, float], Suggestion]]:
+def _for_noisy_steps(run: RunEvidence) -> Iterator[tuple[tuple[int, float], Suggestion]]:
     """Yield what lowers the noise that local DP-SGD sends, for the same budget."""
     parameters, rounding = run.spec.algorithm.parameters, run.facts["rounding_factor"]
     if rounding > _ROUNDING_MATTERS:
@@ -240,7 +240,7 @@ def _for_noisy_steps(run: FinishedRun) -> Iterator[tuple[tuple[int, float], Sugg
         )
 
 
-def _can_be_summed(run: FinishedRun) -> bool:
+def _can_be_summed(run: RunEvidence) -> bool:
     """Return whether a secure sum can serve the run: equal clients, and only their mean is used."""
     spec = run.spec
     if run.takes_noisy_steps:  # Nothing is proved for other channels.
@@ -251,7 +251,7 @@ def _can_be_summed(run: FinishedRun) -> bool:
     return plain and alike and spec.privacy.record_sampling_rate == 1.0
 
 
-def _of_the_updates(run: FinishedRun) -> Iterator[tuple[tuple[int, float], Suggestion]]:
+def _of_the_updates(run: RunEvidence) -> Iterator[tuple[tuple[int, float], Suggestion]]:
     """Yield what makes updates use the norm that the noise is made for."""
     spec, signal, clip = run.spec, run.signal, run.fixed_clip
     yield from _of_the_first_clip(run)
@@ -284,7 +284,7 @@ def _of_the_updates(run: FinishedRun) -> Iterator[tuple[tuple[int, float], Sugge
         )
 
 
-def _of_the_first_clip(run: FinishedRun) -> Iterator[tuple[tuple[int, float], Suggestion]]:
+def _of_the_first_clip(run: RunEvidence) -> Iterator[tuple[tuple[int, float], Suggestion]]:
     """Yield a clip norm to start from, if an adaptive one did not reach its quantile."""
     clip = run.spec.privacy.clip_norm
     if run.unclipped is None or not isinstance(clip, AdaptiveClip):

@@ -18,7 +18,7 @@ _RANDOM = 0.25  # How much of the ups and downs of the loss is a fall where nois
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedRun:
+class RunEvidence:
     """The public facts of a run, and what follows from them."""
 
     spec: RunSpec
