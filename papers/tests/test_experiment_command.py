@@ -1,5 +1,6 @@
 """The commands around experiments: what they print, where they write, how they end."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from sottovoce_papers import experiment as register
 from sottovoce_papers.experiment import Experiment, Findings, Settings, find
 from sottovoce_papers.learning import study as learning_study
 
+ROOT = Path(__file__).parents[2]
 FAST = ("experiment", "run", "digits-sweep", "--fast")
 
 
@@ -77,6 +79,16 @@ def test_publishing(cli: Any) -> None:
     assert cli(*FAST).code == 0
     result = cli("experiment", "publish", "digits-sweep", "--to", "kept")
     assert result.out == "Published: kept/digits-sweep/README.md\n"
+    page = Path("kept/digits-sweep/README.md").read_text()
+    assert "\n\nTuning: Rate, momentum and clipping norm are the same for all mechanisms" in page
+
+
+def test_every_published_study_says_whether_its_tuning_was_charged() -> None:
+    pages = [path.read_text() for path in (ROOT / "results").glob("*/README.md")]
+    studies = [page for page in pages if "\n## How it was measured\n" in page]
+    assert len(studies) > 20
+    for page in studies:
+        assert re.search("not charged|none of it is charged|\nTuning: ", page, re.IGNORECASE), page
 
 
 def _broken(settings: Settings) -> Findings:

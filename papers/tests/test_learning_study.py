@@ -161,7 +161,7 @@ def test_rates_are_tuned_on_other_seeds_and_the_chosen_one_is_trained(tmp_path: 
     assert {row["learning_rate"] for row in findings.rows} == {1.0}
     assert {row["rate_at_edge"] for row in findings.rows} == {False}
     assert "edge" not in findings.verdict
-    assert "Learning rates (0.5, 1, 2) are chosen" in findings.method
+    assert "Learning rates (0.5, 1, 2) are chosen" in findings.tuning
     assert {trial["stage"] for trial in findings.trials} == {"tuning", "final"}
 
 

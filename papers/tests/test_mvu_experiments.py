@@ -252,7 +252,7 @@ def test_published_cldp_spends_less_under_zero_out() -> None:
 
 
 def _tiny(_settings: Settings) -> Findings:
-    return Findings(rows=[{"value": math.inf}], figures=[], verdict="v", method="m")
+    return Findings(rows=[{"value": math.inf}], figures=[], verdict="v", method="m", tuning="t")
 
 
 def test_a_folder_that_is_not_an_experiments_is_left_alone(tmp_path: Path) -> None:

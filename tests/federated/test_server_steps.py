@@ -135,6 +135,8 @@ def test_averages_weigh_the_models_as_documented() -> None:
     ("make", "told"),
     [
         (lambda: server_optimizer({"kind": "yogi"}, "s"), "did you mean 'fedyogi'"),
+        (lambda: server_optimizer({"kind": "fedadm"}, "s"), "did you mean 'fedadam'"),
+        (lambda: server_optimizer({"kind": "adam", "bet": 1}, "s"), r"weight_decay \(in \[s\]\)$"),
         (lambda: server_optimizer({"kind": "fedavgm"}, "s"), "server_momentum"),
         (lambda: server_optimizer({"kind": "fedadagrad", "beta2": 0.9}, "s"), "beta1, tau"),
         (lambda: server_optimizer({"kind": "fedadam", "tau": 0.0}, "s"), "tau must be"),

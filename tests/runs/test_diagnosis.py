@@ -30,6 +30,17 @@ CLIENT: dict[str, Any] = {
     "rounds": 10,
 }
 
+LOCAL_DP_SGD: dict[str, Any] = {
+    "algorithm": {
+        "kind": "fedavg",
+        "server_learning_rate": 1.0,
+        "local_work": "dp_sgd",
+        "local_steps": 4,
+        "batch_size": 5,
+        "local_learning_rate": 0.2,
+    }
+}
+
 
 def trained(overrides: Mapping[str, Any] = {}, **changes: Any) -> sottovoce.Run:
     table = small_table(**{"data": {"clients": 20}, **DRAWN, **changes})
@@ -112,6 +123,85 @@ def test_larger_steps_help_where_the_accuracy_still_rises() -> None:
     assert slow.accuracy is not None
     assert fast.accuracy is not None
     assert fast.accuracy > slow.accuracy + 0.05
+
+
+@pytest.mark.parametrize("bits", [32, 1])
+def test_the_noise_of_local_dp_sgd_is_known_and_answered(bits: int) -> None:
+    coarse = {"privacy.epsilon": 0.05, "algorithm.message_bits": bits}
+    run = trained(coarse, **LOCAL_DP_SGD)
+    measured = np.sqrt(np.mean([row.others["update_norm"] ** 2 for row in run.rounds]))
+    assert run.diagnosis is not None
+    assert run.diagnosis.noise_norm == pytest.approx(measured, rel=0.15)
+    told = str(run.diagnosis)
+    assert "In a local step the noise" in told
+    assert ("Rounding messages to 1 bit" in told) == (bits == 1)
+    assert ("algorithm.message_bits" in keys(run)) == (bits == 1)
+    assert "algorithm.batch_size" in keys(run)
+    assert not any(key.startswith("channel") for key in keys(run))
+
+
+def test_a_larger_sample_has_less_noise_at_the_same_budget() -> None:
+    small, large = (
+        trained({"algorithm.batch_size": size}, **LOCAL_DP_SGD).diagnosis for size in (5, 10)
+    )
+    assert small is not None
+    assert large is not None
+    assert large.noise_norm < 0.9 * small.noise_norm  # type: ignore[operator]
+
+
+def test_the_charged_bits_tell_the_share_of_clipped_updates() -> None:
+    adaptive = CLIENT | {
+        "privacy": CLIENT["privacy"] | {"clip_norm": "auto", "epsilon": 50.0},
+        "rounds": 30,
+        "channel": {"kind": "central"},
+    }
+    run = trained(**adaptive)
+    assert run.diagnosis is not None
+    assert "it clipped about 5" in str(run.diagnosis) or "it clipped about 4" in str(run.diagnosis)
+    assert "The bits that tell this are private and charged." in " ".join(
+        str(run.diagnosis).split()
+    )
+    unsure = trained({"privacy.epsilon": 1.0, "channel": {"kind": "direct"}}, **adaptive)
+    assert "is lost in noise" in " ".join(str(unsure.diagnosis).split())
+
+
+def test_without_privacy_clipped_updates_are_counted_and_noise_is_not_mentioned() -> None:
+    table = small_table(**{**CLIENT, "mechanism": {"kind": "gauss_hermite", "levels": 2}})
+    shares = {}
+    for clip in (1e-4, 1e4):
+        run = sottovoce.simulate(
+            table,
+            data=DATA,
+            private=False,
+            keep_clipping=True,
+            overrides={"privacy.clip_norm": clip},
+        )
+        shares[clip] = {row.others["clipped_share"] for row in run.rounds}
+    assert shares == {1e-4: {1.0}, 1e4: {0.0}}
+    assert "shortened 0% of the clients' updates" in " ".join(str(run.diagnosis).split())
+    steep = {"algorithm.local_learning_rate": 40.0, "rounds": 12}
+    free = sottovoce.simulate(table, data=DATA, private=False, overrides=steep)
+    assert "noise" not in str(free.diagnosis)
+    assert all("clipped_share" not in row.others for row in free.rounds)
+
+
+def test_where_noise_moves_the_model_smaller_steps_help() -> None:
+    loud = {"rounds": 120, "algorithm.server_learning_rate": 2.0, "privacy.epsilon": 2.0}
+    run = trained(loud)
+    assert "algorithm.server_learning_rate: 2 -> 0.4." in str(run.diagnosis)
+    assert keys(run)[:2] == ["algorithm.server_learning_rate", "algorithm.averaging"]
+    calm = loud | {"algorithm.server_learning_rate": 0.4}
+    assert accuracy(calm) > accuracy(loud) + 0.05
+    averaged = trained({**loud, "algorithm.averaging": {"kind": "mean", "rounds": 60}})
+    assert averaged.accuracy is not None
+    assert averaged.rounds[-1].others["accuracy_averaged"] > averaged.accuracy + 0.02
+
+
+def test_where_even_full_updates_are_lost_no_learning_rate_is_suggested() -> None:
+    lost = trained({"privacy.epsilon": 0.5}, **CLIENT)
+    assert "they would be lost in that noise" in " ".join(str(lost.diagnosis).split())
+    assert keys(lost)[0] == "channel.kind, mechanism"
+    assert not any("learning_rate" in key or key == "rounds" for key in keys(lost))
 
 
 @pytest.mark.slow

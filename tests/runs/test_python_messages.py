@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from specs import CLIENT_LEVEL, small_table
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import sottovoce
 from sottovoce.core.errors import SottovoceError
@@ -37,6 +39,7 @@ def spend(**changes: Any) -> Callable[[], Any]:
     return lambda: sottovoce.spend("gaussian", **given)
 
 
+NO_MODEL = {key: value for key, value in small_table().items() if key != "model"}
 NAN = np.where(X[3, 2] == X, np.nan, X)
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "no epsilon": (run({"privacy.epsilon": 0.0}), "private=False"),
@@ -49,9 +52,21 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "clients": (run({"data.clients": 500}), "clients must be"),
     "no GPU": (run({"runtime.device": "cuda"}), "'cpu' or 'auto'"),
     "steps": (client_run(algorithm__local_steps=0), "algorithm.local_steps"),
-    "words": (run(data=(X, np.array(["a", "b"] * 20))), "neither classes nor numbers"),
+    "batch": (
+        client_run(algorithm__batch_size=500),
+        "more than the 8 records of the largest client; lower it",
+    ),
+    "no model": (
+        run(spec=NO_MODEL),
+        "'model' is missing; write it, or give simulate(..., model=MODULE)",
+    ),
+    "no data": (run(data=None), "'data.dataset' is missing; write it, or give simulate(..., data="),
+    "words": (run(data=(X, np.array(["a", "b"] * 20))), "np.unique(y, return_inverse=True)"),
+    "loss": (run(data=(X, Y), loss="squared_error", model=nn.Linear(5, 1)), "y.astype(float)"),
+    "loader": (run(data=DataLoader(TensorDataset(*map(torch.tensor, (X, Y))))), "loader.dataset"),
+    "temporary log": (run(log="tensorboard"), "give out=FOLDER"),
     "floats": (run(data=(X, Y.astype(float)), model=nn.Linear(5, 4)), "y.astype(int)"),
-    "negative": (run(data=(X, Y - 1)), "labels must start at 0"),
+    "negative": (run(data=(X, Y - 1)), "start at 0 (give numbers to predict as floats)"),
     "NaN": (run(data=(NAN, Y)), "not finite"),
     "lengths": (run(data=(X, Y[:-1])), "'x' 40, 'y' 39"),
     "one row": (run(data=(X[:1], Y[:1])), "separate test data"),

@@ -53,6 +53,15 @@ def test_a_dataset_gives_the_same_run_as_its_arrays() -> None:
     np.testing.assert_array_equal(models[0], models[2])
 
 
+def test_truth_values_are_numbers_zero_and_one() -> None:
+    x, y = FEATURES > 0.0, LABELS > 0
+    first, second = (
+        sottovoce.simulate(table(clients=4), data=data).model
+        for data in ((x, y), (x.astype(float), y.astype(int)))
+    )
+    np.testing.assert_array_equal(first, second)
+
+
 def test_types_of_numbers_are_kept() -> None:
     words = TensorDataset(torch.arange(6, dtype=torch.int32).reshape(3, 2), torch.arange(3))
     found = arrays_and_clients((words, words))

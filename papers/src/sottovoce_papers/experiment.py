@@ -71,6 +71,14 @@ class Figure:
     chart: Chart
 
 
+# What `Findings.tuning` says of studies with nothing to choose.
+NOTHING_TUNED = "Nothing was trained or tuned on data, so there is no choice to charge."
+HELD_OUT = (
+    "The epsilon of a row covers its own training alone: trying rates, and choosing one by the "
+    "held-out data, is not charged."
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """What an experiment measured.
@@ -80,6 +88,8 @@ class Findings:
         figures: The pictures.
         verdict: Conclusions computed from the rows alone; each line is a paragraph.
         method: What is exact, what was sampled and how often, and under which adjacency.
+        tuning: How learning rates and other settings were chosen, and whether the choice was
+            charged, made on public data, or neither.
         reduced: What a fast version left out.
         failures: Trials that gave no number, each with its error.
         warnings: What a reader should know before trusting the rows.
@@ -90,6 +100,7 @@ class Findings:
     figures: Sequence[Figure]
     verdict: str
     method: str
+    tuning: str
     reduced: str = ""
     failures: Sequence[str] = ()
     warnings: Sequence[str] = ()

@@ -1,7 +1,7 @@
 """Learning experiments as TOML files: the spec of a run, the axes of a grid, and a reduced version.
 
     [experiment]         title, claim, seeds, fast_seeds, favorite, reference, data;
-                         other_seeds, margin, population: see `About`
+                         other_seeds, margin, population, tuned: see `About`
     [figure]             x = "epsilon", x_log, y_label, panels = "an axis", curves = true,
                          target_accuracy, learned_from: what is drawn, see `FigureOptions`
     [base]               the spec of a run
@@ -55,6 +55,8 @@ class About(_Section):
     margin       If given, the verdict says whether favorite and reference differ by at most this
                  accuracy.
     population   If given, the users for whom epsilon holds, such as "539 writers".
+    tuned        How settings other than the rates of [tuning] were chosen, and whether the choice
+                 is charged.
     """
 
     title: str
@@ -67,6 +69,7 @@ class About(_Section):
     other_seeds: Seeds | None = None
     margin: Share | None = None
     population: str = ""
+    tuned: str = ""
 
     def seeds_of(self, mechanism: object, seeds: int) -> int:
         """Return how many of `seeds` a mechanism is trained with."""

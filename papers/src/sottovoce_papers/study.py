@@ -103,7 +103,7 @@ def _plain(
         "title": experiment.title,
         "claim": experiment.claim,
         "verdict": findings.verdict,
-        "method": findings.method,
+        "method": f"{findings.method}\nTuning: {findings.tuning}",
         "command": command(experiment, settings),
         "seeds": settings.seeds,
         "fast": settings.fast,

@@ -13,6 +13,8 @@ after layer.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, overload
@@ -193,6 +195,41 @@ def clip_rows(rows: Rows, limit: float) -> Rows:
     """
     finite, factors = clipping_factors(rows, limit)
     return finite.scaled(factors)
+
+
+@dataclass
+class ClipCount:
+    """How many rows were clipped, for a run whose rows are not private.
+
+    Attributes:
+        rows: The number of rows.
+        clipped: How many of them were longer than the limit.
+    """
+
+    rows: int = 0
+    clipped: int = 0
+
+
+_clip_count: ContextVar[ClipCount | None] = ContextVar("clip count", default=None)
+
+
+@contextmanager
+def counted_clipping(wanted: bool) -> Iterator[ClipCount]:
+    """Count in a `with` block how many rows `count_clipped` is told of, if `wanted`."""
+    count = ClipCount()
+    token = _clip_count.set(count if wanted else None)
+    try:
+        yield count
+    finally:
+        _clip_count.reset(token)
+
+
+def count_clipped(factors: Tensor) -> None:
+    """Count rows, given the factors that clip them; does nothing outside `counted_clipping`."""
+    count = _clip_count.get()
+    if count is not None:
+        count.rows += len(factors)
+        count.clipped += int((factors < 1.0).sum())
 
 
 # The constant of automatic clipping, so that gradients near zero keep differing in length.

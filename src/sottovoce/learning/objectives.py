@@ -75,8 +75,9 @@ class Objective:
         if self.loss is not None and self.kind not in LOSSES[self.loss]:
             raise ParameterError(
                 f"the loss '{self.loss}' is for {' and '.join(LOSSES[self.loss])}, and these "
-                f"labels are {self.kind}: whole numbers are classes, a row of them for each sample "
-                "are tokens, other numbers are regression; use another loss or other labels"
+                f"labels are {self.kind}: integers are classes, a row of them for each sample are "
+                "tokens, floats are numbers to predict (regression); use another loss, or labels "
+                "of another type, such as y.astype(float)"
             )
 
     @property

@@ -8,7 +8,7 @@ from sottovoce.core.errors import ConfigError
 from sottovoce.runs.inputs import section_of, with_section
 from sottovoce.runs.spec import ChannelSpec, MechanismSpec, RunSpec
 
-_UNCLIPPED = 1e12  # The largest clip norm that is allowed: no update that has not diverged has it.
+UNCLIPPED = 1e12  # The largest clip norm that is allowed: no update that has not diverged has it.
 _SUFFIX = {False: "-no-privacy", True: "-no-noise"}
 
 
@@ -41,7 +41,7 @@ def without_privacy(spec: RunSpec, *, keep_clipping: bool = False) -> RunSpec:
             "records on other machines; set data.clients and a data set that is here"
         )
     section = section_of(spec).without_privacy(
-        Unit(spec.privacy.level), clip_norm=None if keep_clipping else _UNCLIPPED
+        Unit(spec.privacy.level), clip_norm=None if keep_clipping else UNCLIPPED
     )
     privacy = {"epsilon": None, "groups": ()}
     runtime = {"backend": "fast", "messages": "none", "downlink": "float32"}
@@ -51,7 +51,7 @@ def without_privacy(spec: RunSpec, *, keep_clipping: bool = False) -> RunSpec:
             "randomness": "seeded",
             "rotation": "off",
             "privacy": spec.privacy.model_copy(
-                update=privacy if keep_clipping else {**privacy, "clip_norm": _UNCLIPPED}
+                update=privacy if keep_clipping else {**privacy, "clip_norm": UNCLIPPED}
             ),
             "mechanism": MechanismSpec(kind="no_privacy"),
             "channel": ChannelSpec(kind="direct"),

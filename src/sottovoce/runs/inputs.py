@@ -479,6 +479,7 @@ def task_and_data(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> t
             at sample level the gradient of a single sample cannot be computed.
         DataError: The features are not what the model takes.
     """
+    objective = objective_of(spec, data)  # First: a wrong kind of labels explains a wrong shape.
     module = models.create(
         spec.model.build(),
         data.input_shape,
@@ -491,7 +492,7 @@ def task_and_data(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> t
         module,
         data.test_features,
         torch.from_numpy(data.test_labels),
-        objective=objective_of(spec, data),
+        objective=objective,
         device=device_of(spec),
         one_by_one=spec.runtime.deterministic,
     )

@@ -271,7 +271,12 @@ def _too_deep(source: str) -> str:
     )
 
 
-def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
+_DICTIONARY = "spec"  # The source of a spec that a program gave.
+# What a Python program may give in place of keys.
+_ARGUMENTS = {"'model'": "model=MODULE", "'data": "data=(x, y)"}
+
+
+def parse(table: Mapping[str, Any], source: str = _DICTIONARY) -> RunSpec:
     """Return the spec that plain data describe.
 
     Args:
@@ -303,12 +308,16 @@ def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
     try:
         return _with_every_key(RunSpec.model_validate(plain), source)
     except ValidationError as error:
-        problems = [f"{source}: {one}{_remedy(one)}" for one in problems_in(error, RunSpec)]
+        problems = [f"{source}: {one}{_remedy(one, source)}" for one in problems_in(error, RunSpec)]
         raise SpecError(problems, (str(one["loc"][0]) for one in error.errors())) from None
 
 
-def _remedy(problem: str) -> str:
-    """Return how to train without noise, for an epsilon of 0 that was meant to say so."""
+def _remedy(problem: str, source: str) -> str:
+    """Return what else a problem calls for: training without noise, or arguments in Python."""
+    if source == _DICTIONARY and problem.endswith("missing"):
+        given = [how for key, how in _ARGUMENTS.items() if key in problem]
+        if given:
+            return f"; write it, or give simulate(..., {', '.join(given)})"
     if problem.startswith("'privacy.epsilon' must be greater"):
         return "; to train without privacy use --no-privacy (in Python private=False)"
     return ""

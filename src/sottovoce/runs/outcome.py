@@ -30,6 +30,7 @@ from sottovoce.privacy.compositions import (
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent
 from sottovoce.protocol.channels.channel import CHANNELS
 from sottovoce.runs.backends import BACKENDS
+from sottovoce.runs.baseline import UNCLIPPED
 from sottovoce.runs.client_lists import client_table, group_table
 from sottovoce.runs.diagnosis import diagnose
 from sottovoce.runs.inputs import facts_of
@@ -354,6 +355,13 @@ def metrics_row(
         **({"diverged": diverged} if diverged else {}),
         **statistics_metrics(resolved, progress, record),
     }
+
+
+def may_count_clipping(resolved: Resolved) -> bool:
+    """Return whether the number of clipped rows may be stated: nothing is protected anyway."""
+    clip = resolved.spec.privacy.clip_norm
+    clips = isinstance(clip, float) and clip < UNCLIPPED
+    return clips and all(group.mechanism.kind == "no_privacy" for group in resolved.groups)
 
 
 def _diverged(evaluation: Evaluation | None, number: int) -> str | None:

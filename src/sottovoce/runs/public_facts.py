@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.core.domains import Domain
+from sottovoce.core.domains import Domain, SteppedBall
 from sottovoce.core.errors import SottovoceError
+from sottovoce.federated.algorithms.fedavg import SendsLocalWork
+from sottovoce.federated.algorithms.noisy_steps import NoisyLocalSteps
 from sottovoce.federated.training import Progress
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.compressed_update import compressed
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.release import NoisySums
 from sottovoce.protocol.broadcast import as_received
@@ -46,12 +49,15 @@ def public_facts(
         updates; `noise_norm`: that of the noise in them, which is known; `gaussian_noise_norm`:
         that of Gaussian noise of the same budget; `downlink_error`: the norm of the rounding of the
         model that clients receive; `overshoots`: whether the test loss is far above that of
-        guessing. An entry that is not known is None.
+        guessing; with local DP-SGD `step_noise_norm`, the noise in a client's mean gradient,
+        `sampling_rate`, the largest rate of a client's records, and `rounding_factor`, by which the
+        bits of messages multiply the noise. An entry that is not known is None.
     """
     replies = [row["clients_received"] for row in rows if row["clients_received"]]
     clients = sum(replies) / len(replies) if replies else 0.0
     norms = [row["update_norm"] for row in rows if row.get("update_norm") is not None]
     noise = noise_norm(resolved, resolved.parts, clients)
+    steps = _noisy_steps(resolved)
     received = as_received(progress.model, resolved.spec.runtime.downlink)
     return {
         "trivial_score": resolved.task.trivial_score(),
@@ -60,7 +66,10 @@ def public_facts(
         "clients": clients,
         "update_norm": math.sqrt(sum(n * n for n in norms) / len(norms)) if norms else None,
         "noise_norm": noise,
-        "gaussian_noise_norm": _gaussian_noise_norm(resolved, clients) if noise else None,
+        "gaussian_noise_norm": (
+            _gaussian_noise_norm(resolved, clients) if noise and steps is None else None
+        ),
+        **(_facts_of_steps(steps, resolved.parts) if steps else {}),
         "downlink_error": float(np.linalg.norm(received - progress.model)),
         "overshoots": overshoots(resolved, rows),
     }
@@ -83,10 +92,14 @@ def noise_norm(resolved: Resolved, parts: tuple[ClientPlan, ...], clients: float
         return None
     variance_of: dict[int, float] = {}
     total = weights = 0.0
+    steps = _noisy_steps(resolved)
     for part in parts:
         key = id(part.mechanism)
         if key not in variance_of:
-            found = noise_energy(part.mechanism)
+            if steps is None:
+                found = noise_energy(part.mechanism)
+            else:
+                found = _energy_of_steps(steps, part.mechanism, resolved.spec.rounds)
             if found is None:
                 return None
             variance_of[key] = found
@@ -116,6 +129,55 @@ def noise_energy(mechanism: Mechanism) -> float | None:
     if domain.dimension > _MOST_COORDINATES:
         return None
     return float(mechanism.law(np.zeros(domain.dimension)).variance().sum())
+
+
+def _noisy_steps(resolved: Resolved) -> NoisyLocalSteps | None:
+    """Return the local steps of the run's clients, if they add the noise."""
+    algorithm = resolved.algorithm
+    work = algorithm.local_work if isinstance(algorithm, SendsLocalWork) else None
+    return work if isinstance(work, NoisyLocalSteps) else None
+
+
+def _energy_of_steps(work: NoisyLocalSteps, mechanism: Mechanism, rounds: int) -> float | None:
+    """Return the expected squared norm of the noise in the change of a client's model.
+
+    The noise of one step moves the gradients of later ones as well, which is left out. None if
+    steps are not plain SGD, so that the optimizer decides how far noise moves the model.
+    """
+    charged = registry.charged_mechanism(mechanism)
+    domain, energy = charged.input_domain, noise_energy(charged)
+    if energy is None or not work.optimizer.is_plain_sgd:
+        return None
+    assert isinstance(domain, SteppedBall), "the domain of noisy steps"
+    squares = [work.learning_rate_of(number) ** 2 for number in range(1, rounds + 1)]
+    factor = _rounding_factor(work, charged) ** 2
+    return domain.steps * energy * factor * sum(squares) / len(squares)
+
+
+def _rounding_factor(work: NoisyLocalSteps, charged: Mechanism) -> float:
+    """Return by what the bits of a message multiply the norm of rotated noise that it carries."""
+    domain = charged.input_domain
+    dimension = min(domain.dimension, _MOST_COORDINATES)
+    small = dataclasses.replace(domain, dimension=dimension)  # type: ignore[type-var]
+    like = dataclasses.replace(charged, input_domain=small)  # type: ignore[type-var]
+    # A rotation makes coordinates nearly Gaussian. The factor hardly depends on the draw.
+    noise = np.random.default_rng(0).normal(size=dimension)
+    law = compressed(like, work.message_bits).law(noise)
+    error = float(np.sum((law.mean() - noise) ** 2) + np.sum(law.variance()))
+    return math.sqrt(1.0 + error / float(noise @ noise))
+
+
+def _facts_of_steps(work: NoisyLocalSteps, parts: tuple[ClientPlan, ...]) -> dict[str, Any]:
+    """Return what `public_facts` has of local DP-SGD."""
+    messages = {id(part.mechanism): part.mechanism for part in parts}.values()
+    charged = [registry.charged_mechanism(one) for one in messages]
+    energies = [found for one in charged if (found := noise_energy(one)) is not None]
+    domains = [one.input_domain for one in charged]
+    return {
+        "step_noise_norm": math.sqrt(max(energies)) if energies else None,
+        "sampling_rate": max(one.sampling_rate for one in domains if isinstance(one, SteppedBall)),
+        "rounding_factor": _rounding_factor(work, charged[0]),
+    }
 
 
 def _gaussian_noise_norm(resolved: Resolved, clients: float) -> float | None:

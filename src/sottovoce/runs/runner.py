@@ -13,12 +13,20 @@ from sottovoce.core.errors import ConfigError, DataError, LedgerError, OutputErr
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.stages import stage
 from sottovoce.federated.training import Halted
+from sottovoce.learning.clients import counted_clipping
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.backends import BACKENDS, register_backend
 from sottovoce.runs.build import BackendFactory, build
 from sottovoce.runs.folder import Checkpoints, RunFolder, describe_resume
 from sottovoce.runs.inputs import digest_of, load_inputs
-from sottovoce.runs.outcome import Metrics, header, metrics_row, result_of, stop_if_diverged
+from sottovoce.runs.outcome import (
+    Metrics,
+    header,
+    may_count_clipping,
+    metrics_row,
+    result_of,
+    stop_if_diverged,
+)
 from sottovoce.runs.resolve import Resolved, resolve
 from sottovoce.runs.site_counts import check_any_round_counted
 from sottovoce.runs.spec import RunSpec
@@ -136,13 +144,16 @@ def _run(
         remote, needed = backend_of is not None, resolved.spec.deployment.minimum_replies
         with checkpoints.save_on_interrupt():
             while progress.rounds_done < resolved.spec.rounds:
-                outcome = training.step(progress)
+                with counted_clipping(may_count_clipping(resolved)) as clipping:
+                    outcome = training.step(progress)
                 if isinstance(outcome, Halted):
                     halted = outcome.reason
                     checkpoints.save()
                     break
                 progress, record = outcome
                 row = metrics_row(resolved, training.record, progress, record)
+                if clipping.rows:
+                    row["clipped_share"] = clipping.clipped / clipping.rows
                 if remote and progress.rounds_done == resolved.spec.rounds:
                     # Check this before saving, so that a resumed run repeats the round.
                     check_any_round_counted([*run_folder.metrics(), row], minimum_replies=needed)

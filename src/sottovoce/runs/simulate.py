@@ -3,6 +3,7 @@
 import copy
 import inspect
 import logging
+import os
 import shutil
 import sys
 import tempfile
@@ -160,6 +161,8 @@ def simulate(
     from sottovoce.runs.tracking import track_run
 
     names, told = _logs(log, resolved.rounds)
+    if out is None:
+        _check_temporary(names)
     folder = Path(out).expanduser() if out is not None else Path(tempfile.mkdtemp(prefix="run-"))
     watch = _Watch(resolved.rounds, _is_watched() if progress is None else progress, on_round)
     try:
@@ -386,6 +389,16 @@ def _logs(
                 f"these, True or False, got {one!r}"
             )
     return names, functions
+
+
+def _check_temporary(names: Sequence[str]) -> None:
+    """Refuse trackers that would write into a folder that is deleted with the returned run."""
+    for name in names:
+        if name == "tensorboard" or (name == "mlflow" and "MLFLOW_TRACKING_URI" not in os.environ):
+            raise ParameterError(
+                f"log='{name}' writes into the run folder, which is temporary without out; give "
+                "out=FOLDER"
+            )
 
 
 def _warn(text: str) -> None:

@@ -132,7 +132,9 @@ def statistics_metrics(
     """Return what a round's row has of statistics: figures that were privatized and charged.
 
     Returns:
-        `clip_norm`, the clipping norm of the next round, if it is adaptive. `private_accuracy` or
+        `clip_norm`, the clipping norm of the next round, if it is adaptive; `unclipped_share`, the
+        share of updates that were not longer than that of this round, as the clients' bits say, and
+        `unclipped_share_error`, the standard error that noise gives it. `private_accuracy` or
         `private_loss`, the estimate for the model that clients received in this round, and
         `private_evaluation_error`, the standard error that the mechanism's noise gives it (None if
         it is not known; with a secret sample of clients also what their number adds), if the round
@@ -145,6 +147,9 @@ def statistics_metrics(
         return found
     if isinstance(spec.privacy.clip_norm, AdaptiveClip):
         found["clip_norm"] = client_statistics.released_clip_norm(state)
+        share = client_statistics.released_share(state)
+        if share is not None and record.clients_received:
+            found["unclipped_share"], found["unclipped_share_error"] = share
     evaluation = spec.evaluation.private
     if evaluation is None:
         return found

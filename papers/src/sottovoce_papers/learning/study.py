@@ -12,7 +12,14 @@ from typing import Any
 
 from sottovoce.core.errors import ConfigError
 from sottovoce.runs.loading import override
-from sottovoce_papers.experiment import Experiment, Findings, Row, Settings, register_experiment
+from sottovoce_papers.experiment import (
+    HELD_OUT,
+    Experiment,
+    Findings,
+    Row,
+    Settings,
+    register_experiment,
+)
 from sottovoce_papers.grid_files import (
     EPSILON,
     MECHANISM,
@@ -126,7 +133,8 @@ def study(grid_file: GridFile, settings: Settings, train: Train | None = None) -
         rows=with_targets(grid_file, rows, cells, scores),
         figures=figures(grid_file, rows, scores),
         verdict="\n".join(line for line in lines if line),
-        method=_method(grid_file, grid, settings, trained),
+        method=_method(grid_file, grid, settings),
+        tuning=_tuning(grid_file, grid, trained),
         reduced=_reduced(grid_file, grid, settings),
         failures=trained.failures,
         warnings=_warnings(trained.final),
@@ -233,7 +241,7 @@ def _reduced(grid_file: GridFile, grid: TrainingGrid, settings: Settings) -> str
     return "; ".join(part for part in (grid.reduced, fewer) if part) + "."
 
 
-def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings, trained: Trained) -> str:
+def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings) -> str:
     privacy, about = grid.base.get("privacy", {}), grid_file.experiment
     fewer = about.seeds_of(None, settings.seeds)
     others = (
@@ -248,18 +256,6 @@ def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings, trained
         f"over seeds, at delta = {privacy.get('delta')}, adjacency "
         f"{privacy.get('adjacency', 'zero-out')}, {privacy.get('level')} level.",
     ]
-    tuning = grid_file.tuning
-    if RATE in grid.axes and tuning is not None and len(grid.axes[RATE]) > 1:
-        rates = ", ".join(f"{choice.value:g}" for choice in grid.axes[RATE])
-        held = ", ".join(f"{path} = {value}" for path, value in grid.held_out.items())
-        lines.append(
-            f"Learning rates ({rates}) are chosen for each mechanism and epsilon on held-out "
-            f"training data ({held}{_held_out_rows(trained)}) by the mean accuracy of "
-            f"{tuning.seeds} other seeds{_second_stage(tuning.seeds)}; the chosen one is then "
-            "trained on all training data. The "
-            "epsilon of a row covers its own training alone: trying rates, and choosing one by the "
-            "held-out data, is not charged. `rate at edge` marks a rate at an end of its grid."
-        )
     if about.population:
         lines.append(
             f"Epsilon holds for the {about.population} of this study, who may be known to take "
@@ -274,6 +270,24 @@ def _second_stage(seeds: int) -> str:
     if seeds == 1:
         return ""
     return " (all rates with the first of these, then the best and those next to it with all)"
+
+
+def _tuning(grid_file: GridFile, grid: TrainingGrid, trained: Trained) -> str:
+    """Return how the settings were chosen, and whether a ledger counts the choice."""
+    told, tuning = [], grid_file.tuning
+    if RATE in grid.axes and tuning is not None and len(grid.axes[RATE]) > 1:
+        rates = ", ".join(f"{choice.value:g}" for choice in grid.axes[RATE])
+        held = ", ".join(f"{path} = {value}" for path, value in grid.held_out.items())
+        told.append(
+            f"Learning rates ({rates}) are chosen for each mechanism and epsilon on held-out "
+            f"training data ({held}{_held_out_rows(trained)}) by the mean accuracy of "
+            f"{tuning.seeds} other seeds{_second_stage(tuning.seeds)}; the chosen one is then "
+            f"trained on all training data. {HELD_OUT} `rate at edge` marks a rate at an end of its "
+            "grid."
+        )
+    if grid_file.experiment.tuned:
+        told.append(grid_file.experiment.tuned)
+    return " ".join(told) or "The settings are constants that were not tuned."
 
 
 def _held_out_rows(trained: Trained) -> str:

@@ -14,7 +14,7 @@ from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.mechanisms.kernels.table import sample_table
 from sottovoce.mechanisms.metric_mvu import MetricMvu
-from sottovoce_papers.experiment import Figure, Findings, Row, Settings, experiment
+from sottovoce_papers.experiment import NOTHING_TUNED, Figure, Findings, Row, Settings, experiment
 
 AREA = SquareMap(latitude=0.0, longitude=0.0, side_km=10.0)
 CELLS, NUM_PEOPLE = 8, 20_000
@@ -169,6 +169,7 @@ def mvu_location(settings: Settings) -> Findings:
         "epsilon/sqrt(2), and is unbiased; the planar Laplace (float noise: simulation grade) "
         "sends the number of the cell that the noisy place falls into, and is biased at the edges. "
         "Both maps are maximum likelihood estimates by expectation maximization.",
+        tuning=NOTHING_TUNED,
     )
 
 

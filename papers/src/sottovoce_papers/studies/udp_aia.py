@@ -6,7 +6,7 @@ from typing import Any
 
 from sottovoce.core.charts.scatter import ScatterChart, Series
 from sottovoce.core.statistics import mean_and_half_width
-from sottovoce_papers.experiment import Figure, Findings, Row, Settings, experiment
+from sottovoce_papers.experiment import HELD_OUT, Figure, Findings, Row, Settings, experiment
 from sottovoce_papers.kept_cells import KeptCells
 from sottovoce_papers.udp_mechanisms import (
     EPSILONS,
@@ -134,6 +134,7 @@ def udp_aia(settings: Settings) -> Findings:
         figures=_figures(rows),
         verdict=verdict(cells),
         method=_method(plan),
+        tuning=_tuning(plan),
         reduced=_reduced(plan) if settings.fast else _SMALL,
     )
 
@@ -286,13 +287,17 @@ def _numbers(rows: Sequence[Row], key: str) -> list[float]:
     return [float(row[key]) for row in rows]  # type: ignore[arg-type]
 
 
-def _method(plan: InferencePlan) -> str:
+def _tuning(plan: InferencePlan) -> str:
     rates = ", ".join(f"{rate:g}" for rate in plan.rates)
-    chosen = "not tuned" if len(plan.rates) == 1 else "chosen by accuracy on held-out rows"
+    if len(plan.rates) == 1:
+        return f"The learning rate is {rates} and was not tuned."
+    return f"Learning rates ({rates}) were chosen by accuracy on held-out rows. {HELD_OUT}"
+
+
+def _method(plan: InferencePlan) -> str:
     return (
         f"strided_cnn predicts race on {plan.num_train or 'all'} training faces of UTKFace (48x48 "
-        f"gray, 10 clients, {plan.rounds} rounds of a 5% sample of their records, clip 1, rate "
-        f"{rates}, {chosen}); "
+        f"gray, 10 clients, {plan.rounds} rounds of a 5% sample of their records, clip 1); "
         "sample level, zero-out, delta = 1e-5, the whole budget over all rounds, sound accounting. "
         "A network of two layers learns gender from the input of the last layer on the test faces, "
         "and is asked about the training faces. 'Untrained model' and 'raw rows' give the same "

@@ -123,6 +123,7 @@ def study(settings: Settings, train: Train | None = None) -> Findings:
         figures=[figure(rows)],
         verdict=verdict(rows),
         method=METHOD,
+        tuning="The learning rate is a constant that was not tuned; accuracy is not compared here.",
         reduced=f"{', '.join(map(str, FAST_ROUNDS))} rounds on {FAST_NUM_TRAIN} images, not "
         f"{', '.join(map(str, ROUNDS))} on {NUM_TRAIN}; {settings.seeds} seeds."
         if settings.fast

@@ -14,6 +14,7 @@ from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
 from sottovoce.runs.loading import override, parse
 from sottovoce_papers.experiment import (
+    HELD_OUT,
     Experiment,
     Figure,
     Findings,
@@ -202,6 +203,7 @@ def study(settings: Settings, train: Train | None = None) -> Findings:
         figures=[figure(rows)],
         verdict=verdict(rows),
         method=METHOD,
+        tuning=TUNING,
         reduced=_reduced(settings) if settings.fast else "",
         failures=[f"{stage}, {label(r.key)}: {r.error}" for stage, r in stages if r.error],
         trials=[_trial_row(stage, result) for stage, result in stages],
@@ -215,10 +217,12 @@ METHOD = (
     "shuffled (the clones bound, composed over rounds, or the local bound where that is smaller). "
     "Shuffling needs a pure epsilon of each message. Gaussian noise has none, and the Renyi curve "
     "with which staircase noise is charged under an L2 clip does not state it, so neither has a "
-    "row. Models are trained without shuffling messages, as a sum has no order. Rates are "
-    "chosen for each row on a held-out tenth of the training data; accuracies are means over seeds "
-    "with Student's 95% interval, on test data."
+    "row. Models are trained without shuffling messages, as a sum has no order. Accuracies are "
+    "means over seeds with Student's 95% interval, on test data."
 )
+
+
+TUNING = f"Rates are chosen for each row on a held-out tenth of the training data. {HELD_OUT}"
 
 
 def _reduced(settings: Settings) -> str:

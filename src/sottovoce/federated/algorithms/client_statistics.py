@@ -63,7 +63,9 @@ CLIP_NORM, ROUNDS_RELEASED = "statistics clip norm", "statistics rounds"
 EVALUATED = "statistics evaluation"
 # The variance of log C around the quantile that is sought, as the server reckons it.
 DOUBT = "statistics clip norm doubt"
-_OWN = (CLIP_NORM, ROUNDS_RELEASED, EVALUATED, DOUBT)
+# The latest decoded mean of the bits, and the standard error that noise gives it.
+UNCLIPPED = "statistics unclipped"
+_OWN = (CLIP_NORM, ROUNDS_RELEASED, EVALUATED, DOUBT, UNCLIPPED)
 
 _FIRST_DOUBT = 9.0  # The first clipping norm may be wrong by a factor of twenty.
 _DOUBT_OF_ROUND = 0.02  # Norms change by a seventh in a round.
@@ -176,6 +178,7 @@ class WithStatistics:
             gain, doubt = _gain(self.clip, float(state[DOUBT][0]), noise)
             following = _next_clip_norm(self.clip, clip_norm, mean[dimension], gain)
             own |= {CLIP_NORM: _single(following), DOUBT: np.array([doubt])}
+            own[UNCLIPPED] = _unclipped(self.clip, mean[dimension], noise)
         if self.evaluation:
             rounds = float(state[ROUNDS_RELEASED][0])
             own |= {ROUNDS_RELEASED: np.array([rounds + 1.0]), EVALUATED: state[EVALUATED]}
@@ -261,6 +264,15 @@ def released_clip_norm(state: State) -> float:
     return float(state[CLIP_NORM][0])
 
 
+def released_share(state: State) -> tuple[float, float] | None:
+    """Return the latest private share of unclipped updates, and its standard error.
+
+    None if no round has released it yet.
+    """
+    found = state.get(UNCLIPPED)
+    return None if found is None else (float(found[0]), float(found[1]))
+
+
 def released_result(state: State) -> tuple[float, bool]:
     """Return the latest result, before it is scaled, and whether the last release had it.
 
@@ -299,6 +311,12 @@ def _next_clip_norm(clip: AdaptiveClip, clip_norm: float, received: float, gain:
     above = float(np.clip(received / math.sqrt(clip.share), -1.0, 1.0)) * reach
     moved = clip_norm * math.exp(-gain * above)
     return float(np.clip(moved, SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM))
+
+
+def _unclipped(clip: AdaptiveClip, received: float, noise: float) -> Vector:
+    """Return the mean of the clients' bits as decoded, and the standard error of its noise."""
+    scale = _reach(clip.quantile) / math.sqrt(clip.share)
+    return np.array([clip.quantile + scale * received, scale * noise])
 
 
 def _single(number: float) -> Vector:

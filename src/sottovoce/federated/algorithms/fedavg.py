@@ -57,6 +57,7 @@ from sottovoce.learning.clients import (
     Rows,
     clip_rows,
     clipping_factors,
+    count_clipped,
     have_one_sample,
     names_of,
     sizes_of,
@@ -265,7 +266,10 @@ class SampleClippedGradient:
 
     def _factors(self, rows: Rows) -> tuple[Rows, Tensor]:
         """Return the rows, with zeros for those that are not finite, and their factors."""
-        return clipping_factors(rows, self.limit, normalizes=self.normalizes)
+        finite, factors = clipping_factors(rows, self.limit, normalizes=self.normalizes)
+        if not self.normalizes:
+            count_clipped(factors)
+        return finite, factors
 
     def _single_sample_updates(
         self, task: Task, clients: Sequence[ClientData], model: Floats

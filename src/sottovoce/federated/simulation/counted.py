@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.stages import stage, staged
@@ -26,7 +27,7 @@ from sottovoce.federated.algorithms.algorithm import (
 )
 from sottovoce.federated.simulation.roster import Positions, SimulatedRoster, as_positions
 from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY, Cohort, CollectedRound, Mask
-from sottovoce.learning.clients import Clients, Rows, clip_rows
+from sottovoce.learning.clients import Clients, Rows, clipping_factors, count_clipped
 from sottovoce.learning.task import Task
 from sottovoce.ledger.tally import Tally
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -207,7 +208,10 @@ class PortionedBackend(InMemoryBackend):
                 own = rows.select(torch.from_numpy(positions).to(self._device))
             domain = mechanism.input_domain
             if isinstance(domain, L2Ball):
-                own = clip_rows(own, domain.radius * (1.0 - ROUNDING_HEADROOM))
+                own, factors = clipping_factors(own, domain.radius * (1.0 - ROUNDING_HEADROOM))
+                if self.algorithm.unit is Unit.CLIENT:
+                    count_clipped(factors)
+                own = own.scaled(factors)
             chosen = [self.parts[i] for i in members[positions].tolist()]
             weights = _tensor([part.weight for part in chosen], self._device)
             yield Portion(mechanism=mechanism, clients=chosen, weights=weights, rows=own)

@@ -496,7 +496,8 @@ def check_classes(
     if len(flat) and int(flat.min()) < 0:
         raise damaged_file_error(
             path,
-            f"'{name}' has labels {flat.min()} to {flat.max()}, and labels must start at 0",
+            f"'{name}' has labels {flat.min()} to {flat.max()}, and labels must start at 0 (give "
+            "numbers to predict as floats)",
             remedy=remedy,
         )
     if len(flat) and int(flat.max()) >= num_classes:

@@ -159,9 +159,9 @@ class _Arrays:
             return scale_bytes(values)
         if values.dtype == np.uint8:
             return scale_images(self._where, name, values, remedy=self._remedy)
-        if values.dtype.kind not in "fiu" or values.ndim < 2:
+        if values.dtype.kind not in "bfiu" or values.ndim < 2:
             raise self._damaged(f"'{name}' is {values.dtype} of shape {values.shape}, not features")
-        if values.dtype.kind in "iu":  # Tokens, if the model takes whole numbers.
+        if values.dtype.kind in "biu":  # Tokens, if the model takes whole numbers.
             return values.astype(np.int64)
         result = values.astype(np.float32)
         if not np.isfinite(result).all():
@@ -178,6 +178,13 @@ class _Arrays:
                     "integers with model.loss = 'binary_cross_entropy'"
                 )
             return numbers, None
+        if values.dtype.kind == "b":
+            values = values.astype(np.int64)
+        if values.dtype.kind in "OSU":
+            raise self._damaged(
+                "the labels are words, neither classes nor numbers; number the classes from 0, "
+                "with numpy: y = np.unique(y, return_inverse=True)[1]"
+            )
         if values.dtype.kind not in "iu":
             raise self._damaged(f"the labels are {values.dtype}, neither classes nor numbers")
         if not values.size:
@@ -392,6 +399,11 @@ def name_arrays(given: object) -> dict[str, Array]:
         return {str(name): _array(str(name), values) for name, values in given.items()}
     names = {2: ("x", "y"), 4: ("x_train", "y_train", "x_test", "y_test")}
     if not isinstance(given, tuple | list) or len(given) not in names:
+        if hasattr(given, "batch_sampler"):  # A torch DataLoader.
+            raise DataError(
+                "data must be a Dataset, not a DataLoader, because the spec says which records "
+                "are in a batch; give loader.dataset"
+            )
         size = f" of {len(given)}" if isinstance(given, tuple | list) else ""
         raise DataError(
             "data must be (x, y), (x_train, y_train, x_test, y_test), a dictionary of arrays with "

@@ -126,6 +126,7 @@ def estimate_coverage(settings: Settings) -> Findings:
         "itself said that this interval may cover more often, or a little less; width is the mean "
         "one. Laws: uniform; skewed, Beta(1, 9); bimodal, two betas; two points, 0.2 (70%) and "
         "0.8; half zeros, 0 (50%) and Beta(2, 5); constant, 0.37; constant at the end, 0.",
+        tuning="Limits and constants were chosen on public, made-up laws like these.",
         warnings=[_CHOSEN_HERE, *([_NONE_GIVEN + "; ".join(without) + "."] if without else [])],
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sottovoce_papers.experiment import Findings, Settings, experiment
+from sottovoce_papers.experiment import HELD_OUT, Findings, Settings, experiment
 from sottovoce_papers.kept_cells import KeptCells
 from sottovoce_papers.udp_mechanisms import (
     EPSILONS,
@@ -162,6 +162,7 @@ def udp_dra(settings: Settings) -> Findings:
         figures=reconstruction_findings.figures(found),
         verdict=reconstruction_findings.verdict(found),
         method=_method(plan),
+        tuning=_tuning(plan),
         reduced=_reduced(plan) if settings.fast else _small(plan),
     )
 
@@ -304,8 +305,7 @@ def _method(plan: ReconstructionPlan) -> str:
         "sample with 10 clients at the whole budget; a decoder from outputs to images is learned "
         "on test images, refined, and measured on training images and, as a control, on test "
         "images that neither the model nor the decoder saw. 'Untrained' is the model that training "
-        "starts from. "
-        f"{_rates(plan)}\n"
+        "starts from.\n"
         "Pixels lie in [-1/2, 1/2] (range 1); intervals are Student's 95% over updates. The "
         "paper's MSE and MAE are in other units, of normalized pixels: at a range of 1, its PSNR "
         "of 9.79 is an MSE of 0.105. The gray and the mean image need no attack; the mean is that "
@@ -313,11 +313,11 @@ def _method(plan: ReconstructionPlan) -> str:
     )
 
 
-def _rates(plan: ReconstructionPlan) -> str:
+def _tuning(plan: ReconstructionPlan) -> str:
     named = ", ".join(f"{rate:g}" for rate in plan.rates)
     if len(plan.rates) == 1:
-        return f"The learning rate is {named}, not tuned."
-    return f"Learning rates ({named}) were chosen by accuracy on held-out rows."
+        return f"The learning rate is {named} and was not tuned."
+    return f"Learning rates ({named}) were chosen by accuracy on held-out rows. {HELD_OUT}"
 
 
 def _small(plan: ReconstructionPlan) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sottovoce_papers.experiment import Findings, Row, Settings, experiment, number
+from sottovoce_papers.experiment import HELD_OUT, Findings, Row, Settings, experiment, number
 from sottovoce_papers.learning.study import use_data_dir
 from sottovoce_papers.udp_mechanisms import DELTA
 
@@ -51,6 +51,7 @@ def udp_mia(settings: Settings) -> Findings:
         figures=roc_figures(found),
         verdict=verdict(rows),
         method=_method(scale, settings),
+        tuning=TUNING,
         reduced=_reduced(scale, settings),
         trials=[trial for result in found for trial in result.trials],
     )
@@ -179,6 +180,13 @@ def _describe_staircase(private: Sequence[Row]) -> str:
     )
 
 
+TUNING = (
+    "Learning rates are fixed for each mechanism: the Gaussian's and the one without privacy were "
+    "chosen among a few on held-out training images, the others were not tuned, and no attack "
+    f"influenced them. {HELD_OUT}"
+)
+
+
 def _method(scale: "AttackScale", settings: Settings) -> str:
     return (
         f"For each recipe {scale.shadows} shadow models and {settings.seeds} targets of "
@@ -188,9 +196,7 @@ def _method(scale: "AttackScale", settings: Settings) -> str:
         f"overfitted ones. Shadows come in complementary pairs. Recipes: {scale.rounds} rounds of "
         f"a 5% sample of records, 10 clients, clip 1, sample level, zero-out, delta = {DELTA:g}, "
         f"noise calibrated to epsilon; overfitted models train {scale.overfitting_rounds} rounds "
-        f"of {100 * scale.overfitting_rate:g}% on the candidates alone. Learning rates are fixed "
-        "for each mechanism: the Gaussian's and the one without privacy were chosen among a few on "
-        "held-out training images, the others were not tuned, and no attack influenced them.\n"
+        f"of {100 * scale.overfitting_rate:g}% on the candidates alone.\n"
         "LiRA asks about an image as it is, mirrored and moved by a pixel; Canary makes "
         f"{scale.canary_queries} queries a candidate in {scale.canary_steps} steps. Figures are "
         "means over targets; an interval is the wider, on either side, of Student's over targets "

@@ -4,7 +4,15 @@ import math
 from collections.abc import Sequence
 
 from sottovoce.core.charts.lines import ChartLine, LineChart
-from sottovoce_papers.experiment import Figure, Findings, Row, Settings, experiment, number
+from sottovoce_papers.experiment import (
+    NOTHING_TUNED,
+    Figure,
+    Findings,
+    Row,
+    Settings,
+    experiment,
+    number,
+)
 from sottovoce_papers.studies.udp_noise.noise_variance import (
     LAPLACE,
     STAIRCASE,
@@ -100,6 +108,7 @@ def udp_noise(settings: Settings) -> Findings:
         "independent on every coordinate, and all three are converted from their exact worst "
         "Renyi curves; steps are as wide as the clip. Under the L1 clip Laplace "
         "noise is independent, the staircase is one of the L1 norm.",
+        tuning=NOTHING_TUNED,
     )
 
 
