@@ -54,7 +54,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "steps": (client_run(algorithm__local_steps=0), "algorithm.local_steps"),
     "batch": (
         client_run(algorithm__batch_size=500),
-        "more than the 8 records of the largest client; lower it",
+        "the 8 records of the largest client; lower",
     ),
     "no model": (
         run(spec=NO_MODEL),

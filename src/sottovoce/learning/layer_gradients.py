@@ -433,9 +433,9 @@ def _outputs(
     weight = parameters[layer.prefix + "weight"]
     if isinstance(module, nn.Linear):
         flat, turned = inputs.flatten(start_dim=2), weight.transpose(1, 2)
-        if module.bias is None:
+        shifts = parameters.get(layer.prefix + "bias")
+        if shifts is None:
             return torch.bmm(flat, turned), None
-        shifts = parameters[layer.prefix + "bias"]
         return torch.baddbmm(shifts[:, None], flat, turned), None
     bias = parameters[layer.prefix + "bias"]
     if isinstance(module, nn.GroupNorm):

@@ -282,8 +282,8 @@ def _tuning(grid_file: GridFile, grid: TrainingGrid, trained: Trained) -> str:
             f"Learning rates ({rates}) are chosen for each mechanism and epsilon on held-out "
             f"training data ({held}{_held_out_rows(trained)}) by the mean accuracy of "
             f"{tuning.seeds} other seeds{_second_stage(tuning.seeds)}; the chosen one is then "
-            f"trained on all training data. {HELD_OUT} `rate at edge` marks a rate at an end of its "
-            "grid."
+            f"trained on all training data. {HELD_OUT} `rate at edge` marks a rate at an end of "
+            "its grid."
         )
     if grid_file.experiment.tuned:
         told.append(grid_file.experiment.tuned)
