@@ -70,7 +70,7 @@ class AdaptiveClip:
     Reference: Andrew et al. 2021, algorithm 1.
     """
 
-    quantile: float = field(default=0.5, metadata=rule(_open_fraction))
+    quantile: float = field(default=0.25, metadata=rule(_open_fraction))
     initial: float = field(default=0.3, metadata=rule(_clip_norm))
     rate: float = field(default=0.5, metadata=POSITIVE)
     share: float = field(default=0.01, metadata=rule(_share))
