@@ -157,7 +157,7 @@ def test_the_charged_bits_tell_the_share_of_clipped_updates() -> None:
     }
     run = trained(**adaptive)
     assert run.diagnosis is not None
-    assert "it clipped about 5" in str(run.diagnosis) or "it clipped about 4" in str(run.diagnosis)
+    assert "it clipped about 7" in str(run.diagnosis) or "it clipped about 8" in str(run.diagnosis)
     assert "The bits that tell this are private and charged." in " ".join(
         str(run.diagnosis).split()
     )
