@@ -1,8 +1,8 @@
 """Figures about local training, local DP-SGD, adaptive clipping and users behind a secure sum."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from figures.figure import Figure, Output, Reader, UnreadableError, at_least, at_most
+from figures.figure import Figure, Model, Output, Reader, UnreadableError, at_least, at_most
 from figures.learning import kept, points_below, trained
 
 # {data: accuracies in percent at epsilon 1, 2, 4, 8}: what careful experiments reached before.
@@ -55,6 +55,17 @@ def points_below_best_constant(output: Output) -> float:
     )
 
 
+def models(output: Output) -> Iterator[Model]:
+    """Return every model of a table that has the score of the best constant answer."""
+    for row in output.rows():
+        axes = [row[axis] for axis in ("data", "mechanism", "epsilon") if row.get(axis)]
+        yield Model(
+            name=", ".join(axes),
+            accuracy_low=float(row["accuracy_low"]),
+            constant=float(row["trivial_score"]),
+        )
+
+
 FIGURES = (
     *(
         Figure(
@@ -64,7 +75,7 @@ FIGURES = (
             bound=at_most(0.0),
             source=kept(f"dp-sgd-{data}"),
             read=points_short(anchors),
-            models=trained(data.replace("-", " "), ("Gaussian",)),
+            models=models,
             unit="points short",
         )
         for data, anchors in LOCAL_DP_SGD.items()
@@ -72,15 +83,16 @@ FIGURES = (
     *(
         Figure(
             name=f"plain-wind-{name}",
-            asked=f"wind power without privacy, seven farms: {name}",
+            asked=f"wind power without privacy, seven farms: {unit}",
             bound=at_least(least),
             source=kept("plain-wind"),
             read=without_privacy(column, data="forecasts"),
-            unit=name,
+            models=models,
+            unit=unit,
         )
-        for name, column, least in (
-            ("R-squared", "r_squared", 0.606),
-            ("1 - mean absolute error", "accuracy", 0.858),
+        for name, unit, column, least in (
+            ("r-squared", "R-squared", "r_squared", 0.606),
+            ("error", "1 - mean absolute error", "accuracy", 0.858),
         )
     ),
     Figure(
@@ -90,6 +102,7 @@ FIGURES = (
         bound=at_most(1.0),
         source=kept("adaptive-clipping"),
         read=points_below_best_constant,
+        models=models,
         unit="points below",
     ),
     *(

@@ -10,7 +10,7 @@ from sottovoce.runs.loading import parse
 
 GRIDS = Path(sottovoce_papers.__path__[0]) / "grids"
 OF_CATALOGUE = {
-    "adaptive-clipping.toml": "9cd850e5c9411b49",
+    "adaptive-clipping.toml": "5f62c199727be865",
     "digits-sweep.toml": "d338675b513d44db",
     "dp-sgd-cifar10.toml": "534ff10a51e985c6",
     "dp-sgd-medical-mnist.toml": "2d25519f30e9e12f",
