@@ -143,7 +143,7 @@ def test_clients_that_get_other_models_together_exit_1(
 
     factors = itertools.cycle([1.0, 1.1])
     monkeypatch.setattr(Task, "local_models", wrong)
-    result = cli("benchmark", "train", "--clients", 2, "--records", 3, *QUICK.split())
+    result = cli("benchmark", "train", "--clients", 2, "--records", 10, *QUICK.split())
     assert result.code == 1
     assert "get other models" in result.err
 
