@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=1500, help="records of a client")
     parser.add_argument("--steps", type=int, default=20, help="steps of a round")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", choices=["float32", "tf32"], default="float32")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peers", action="store_true", help="time torch.func and Opacus, too")
     asked = parser.parse_args()
@@ -60,7 +61,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(1)
     features = torch.randn(total, *shape, generator=generator).to(asked.device)
     labels = torch.randint(10, (total,), generator=generator).to(asked.device)
-    task = Task(module, features[:10], labels[:10], device=asked.device)
+    task = Task(module, features[:10], labels[:10], device=asked.device, precision=asked.precision)
     shares = [torch.arange(asked.records).numpy() + i * asked.records for i in range(asked.clients)]
     clients = Clients(features, labels, shares)
     work = NoisyLocalSteps(

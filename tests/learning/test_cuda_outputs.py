@@ -65,6 +65,7 @@ MODULES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
         ),
         (1, 12, 12),
     ),
+    "no bias": (nn.Sequential(nn.Flatten(), nn.Linear(12, 5, bias=False)), (3, 2, 2)),
     "flat": (nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.Tanh(), nn.Linear(7, 5)), (3, 2, 2)),
 }
 
@@ -103,6 +104,62 @@ def test_outputs_and_gradients_are_those_of_the_layers(
         strict=True,
     ):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("geometry", ["l2", "l1"])
+@pytest.mark.parametrize(("module", "shape"), MODULES.values(), ids=MODULES)
+def test_clipped_sums_are_those_of_the_layers(
+    module: nn.Module, shape: tuple[int, ...], geometry: str
+) -> None:
+    torch.manual_seed(0)
+    chain = chain_of(module.cpu(), shape)
+    assert chain is not None
+    module.to(DEVICE)
+    parameters = {
+        name: 0.3 * torch.randn(MODELS, *p.shape, device=DEVICE) + p.detach()
+        for name, p in module.named_parameters()
+    }
+    features = torch.randn(MODELS, SAMPLES, *shape, device=DEVICE)
+    labels = torch.randint(5, (MODELS * SAMPLES,), device=DEVICE)
+
+    def losses(outputs: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(outputs.flatten(0, 1), labels, reduction="none")
+
+    form = ChannelsLast(chain, {n: p.shape[1:] for n, p in parameters.items()}, features.device)
+    rows = torch.cat([p.flatten(start_dim=1) for p in parameters.values()], dim=1)
+    own = form.sample_gradients(form.enter(rows), features, losses)
+    expected = layer_gradients.stacked_gradients(chain, parameters, features, losses)
+    norms = expected.norms() if geometry == "l2" else expected.l1_norms()
+    limit = float(norms.median())
+    shares = torch.tensor([1.0, 1.0, 0.0], device=DEVICE).expand(MODELS, 1, SAMPLES)
+    for clip in (limit, 1e9):  # Some are clipped, or none.
+        torch.testing.assert_close(
+            own.clipped_totals(clip, shares, geometry),
+            expected.clipped_totals(clip, shares, geometry),
+            rtol=1e-4,
+            atol=1e-5,
+        )
+
+
+def test_an_infinite_sample_counts_as_zero() -> None:
+    module, shape = MODULES["group norm, rectifier and pooling"]
+    chain = chain_of(module.cpu(), shape)
+    assert chain is not None
+    module.to(DEVICE)
+    parameters = {n: p.detach()[None] for n, p in module.named_parameters()}
+    form = ChannelsLast(
+        chain, {n: p.shape[1:] for n, p in parameters.items()}, torch.device(DEVICE)
+    )
+    rows = form.enter(torch.cat([p.flatten(start_dim=1) for p in parameters.values()], dim=1))
+    features = torch.randn(1, SAMPLES, *shape, device=DEVICE)
+
+    def total(given: torch.Tensor) -> torch.Tensor:
+        found = form.sample_gradients(rows, given, lambda outputs: outputs.square().sum(dim=2)[0])
+        return found.clipped_totals(1.0, torch.ones(1, 1, given.shape[1], device=DEVICE))
+
+    broken = features.clone()
+    broken[0, 1] = torch.inf
+    torch.testing.assert_close(total(broken), total(features[:, [0, 2]]))
 
 
 def test_values_that_are_not_finite_stay_so() -> None:

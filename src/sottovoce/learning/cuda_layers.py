@@ -181,6 +181,37 @@ class Convolution(torch.autograd.Function):
         return ctx.window.scatter(of_patches, ctx.samples), of_filters, None
 
 
+class SampleConvolution(torch.autograd.Function):
+    """The same convolutions, with the gradient of each sample's own filters.
+
+    It is found as the gradient of `probe`, (models * samples, window.length, output channels),
+    whose values are not used. Its rows after the first window.entries + 1 are zero.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, filters: Tensor, probe: Tensor, window: PatchWindow
+    ) -> Tensor:
+        """Return the outputs, as those of `Convolution`."""
+        del probe
+        return Convolution.forward(ctx, values, filters, window)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, Tensor, None]:
+        """Return the gradients of the values and of the probe."""
+        patches, filters = ctx.saved_tensors
+        given = gradients[0].reshape(ctx.samples, -1, filters.shape[2])
+        own = patches.reshape(ctx.samples, -1, ctx.window.length)
+        of_samples = torch.bmm(own.transpose(1, 2), given)
+        if not ctx.needs_input_grad[0]:
+            return None, None, of_samples, None
+        entries = filters[:, : ctx.window.entries]
+        of_patches = torch.bmm(
+            given.reshape(len(filters), -1, filters.shape[2]), entries.transpose(1, 2)
+        )
+        return ctx.window.scatter(of_patches, ctx.samples), None, of_samples, None
+
+
 def _products_over_positions(patches: Tensor, given: Tensor, samples: int) -> Tensor:
     """Return patches^T given for each model, which sums over the positions of all its samples.
 

@@ -1,19 +1,33 @@
-"""The outputs of several models with the same chain of layers, on a CUDA device with Triton.
+"""Outputs and gradients of several models with the same chain of layers, on CUDA with Triton.
 
-They are those of `layer_gradients.stacked_outputs` up to the rounding of float32. Images have the
-channels last, and a group norm is computed together with a rectifier and a max pooling after it.
+They are those of `layer_gradients.stacked_outputs` and `stacked_gradients` up to the rounding of
+float32. Images have the channels last, and a group norm is computed together with a rectifier and a
+max pooling after it.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import group_norm
 
-from sottovoce.learning.cuda_layers import Convolution, Normalization, PatchWindow
-from sottovoce.learning.layer_gradients import Chain, Layer
+from sottovoce.learning.cuda_layers import (
+    Convolution,
+    Normalization,
+    PatchWindow,
+    SampleConvolution,
+)
+from sottovoce.learning.layer_gradients import (
+    Chain,
+    DenseStack,
+    GradientStack,
+    Layer,
+    LayerStack,
+    OuterStack,
+    PatchStack,
+)
 
 _MOST_CHANNELS = 1024
 _MOST_POOLED = 4
@@ -64,10 +78,10 @@ class ChannelsLast:
         orders = []
         for step in self._layers:
             if step.layer.has_parameters:
-                weights, biases = (places[step.layer.prefix + n] for n in ("weight", "bias"))
+                own = [places[n] for n in step.layer.names]
                 if isinstance(step.layer.module, nn.Conv2d):
-                    weights = weights.permute(2, 3, 1, 0)
-                orders.append(torch.cat([weights.flatten(), biases.flatten()]))
+                    own[0] = own[0].permute(2, 3, 1, 0)
+                orders.append(torch.cat([one.flatten() for one in own]))
         self._sizes = [len(order) for order in orders]
         order = torch.cat(orders)
         self._order, self._inverse = order.to(device), torch.argsort(order).to(device)
@@ -98,11 +112,100 @@ class ChannelsLast:
         outputs = _channels_first(values)
         return outputs.reshape(len(rows), samples, *outputs.shape[1:])
 
+    def sample_gradients(
+        self, rows: Tensor, features: Tensor, losses: Callable[[Tensor], Tensor]
+    ) -> GradientStack:
+        """Return the gradient of each sample's own loss, in the order of the module's parameters.
+
+        Args:
+            rows: Flat models as rows, in this order of the parameters.
+            features: Features of each model's samples, (models, samples, ...).
+            losses: A function from the outputs (models, samples, outputs) to one loss for each
+                sample.
+
+        Returns:
+            The unclipped gradients.
+        """
+        models, samples = features.shape[:2]
+        values = _channels_last(features.flatten(0, 1))
+        pieces = iter(torch.split(rows, self._sizes, dim=1))
+        # What the losses are differentiated by, and how a layer's gradients follow from that.
+        by: list[Tensor] = []
+        made: list[Callable[[Iterator[Tensor]], LayerStack]] = []
+        with torch.enable_grad():
+            for step in self._layers:
+                module = step.layer.module
+                if not step.layer.has_parameters:
+                    values = _samplewise(module, values)
+                    continue
+                own = next(pieces)
+                if isinstance(module, nn.Linear):
+                    given = _channels_first(values).reshape(models, samples, -1)
+                    values = _linear(module, own, given)
+                    values = values if values.requires_grad else values.requires_grad_()
+                    by.append(values)
+                    made.append(_OuterGradients(given.detach(), module.bias is not None))
+                elif isinstance(module, nn.Conv2d):
+                    window = PatchWindow(module, *values.shape[1:3])
+                    filters = own.reshape(models, window.entries + 1, -1)
+                    # It takes no memory, and its gradient is that of each sample's filters.
+                    probe = filters.new_zeros(()).expand(
+                        len(values), window.length, len(filters[0, 0])
+                    )
+                    by.append(probe.requires_grad_())
+                    values = _apply(SampleConvolution, values, filters, probe, window)
+                    made.append(_FilterGradients(models, window.entries, module.kernel_size))
+                else:
+                    assert isinstance(module, nn.GroupNorm)
+                    each = own.repeat_interleave(samples, dim=0).chunk(2, dim=1)
+                    by.extend(one.requires_grad_() for one in each)
+                    values = _normalized(step, module, values, *each)
+                    made.append(_NormGradients(models))
+            outputs = _channels_first(values)
+            outputs = outputs.reshape(models, samples, *outputs.shape[1:])
+            found = iter(torch.autograd.grad(losses(outputs).sum(), by))
+        return GradientStack(tuple(one(found) for one in made))
+
+
+@dataclass(frozen=True, slots=True)
+class _OuterGradients:
+    inputs: Tensor
+    has_bias: bool
+
+    def __call__(self, found: Iterator[Tensor]) -> LayerStack:
+        left = next(found).reshape(*self.inputs.shape[:2], -1)
+        return OuterStack(left, self.inputs, self.has_bias)
+
+
+@dataclass(frozen=True, slots=True)
+class _FilterGradients:
+    models: int
+    entries: int
+    size: tuple[int, ...]
+
+    def __call__(self, found: Iterator[Tensor]) -> LayerStack:
+        values = next(found)
+        return PatchStack(
+            values.reshape(self.models, -1, *values.shape[1:]), self.entries, self.size
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _NormGradients:
+    models: int
+
+    def __call__(self, found: Iterator[Tensor]) -> LayerStack:
+        both = torch.cat([next(found), next(found)], dim=1)
+        return DenseStack(both.reshape(self.models, -1, both.shape[1]))
+
 
 def _linear(module: nn.Linear, own: Tensor, values: Tensor) -> Tensor:
-    weights, biases = torch.split(own, [module.weight.numel(), module.out_features], dim=1)
+    """Return the outputs, (models * samples, outputs)."""
+    weights, biases = own[:, : module.weight.numel()], own[:, module.weight.numel() :]
     flat = values.reshape(len(own), -1, module.in_features)
     columns = weights.reshape(len(own), *module.weight.shape).transpose(1, 2)
+    if not biases.numel():
+        return torch.bmm(flat, columns).flatten(0, 1)
     return torch.baddbmm(biases[:, None], flat, columns).flatten(0, 1)
 
 

@@ -33,6 +33,7 @@ from torch.nn.functional import group_norm, pad, unfold
 
 from sottovoce.learning.clients import DenseRows, LayeredRows, OuterRows, norm_divisors
 from sottovoce.learning.models.modules import FlatLinear, trainable_parameters
+from sottovoce.learning.precision import computing_in
 
 # Layers without parameters in which no sample influences another.
 _SAMPLEWISE = (
@@ -64,6 +65,11 @@ class Layer:
         is_one = isinstance(self.module, nn.Linear | nn.Conv2d | nn.GroupNorm)
         return is_one and any(one.requires_grad for one in self.module.parameters())
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the layer's parameters in the whole module."""
+        return [self.prefix + name for name, _ in self.module.named_parameters()]
+
     def outputs(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Return the layer's outputs for a batch of inputs, with its parameters replaced.
 
@@ -71,8 +77,8 @@ class Layer:
             parameters: The parameters of the whole module by name.
             inputs: One row for each sample.
         """
-        names = [n for n, _ in self.module.named_parameters()] if self.has_parameters else []
-        own = {n: parameters[self.prefix + n] for n in names}
+        names = self.names if self.has_parameters else []
+        own = {n.removeprefix(self.prefix): parameters[n] for n in names}
         outputs: Tensor = functional_call(self.module, own, (inputs,))
         return outputs
 
@@ -308,13 +314,56 @@ class FilterStack:
         return FilterStack(filters, torch.where(keep, self.biases, 0.0))
 
 
+@dataclass(frozen=True, slots=True)
+class PatchStack:
+    """Gradients of a convolution for several models, as sums over its patches.
+
+    Attributes:
+        values: (models, samples, entries + 1 or more, filters): for each entry of a patch (a place
+            in the window, then a channel), for the bias, and then zeros.
+        entries: The number of entries of a patch.
+        size: Height and width of the window.
+    """
+
+    values: Tensor
+    entries: int
+    size: tuple[int, ...]
+
+    def squared_norms(self) -> Tensor:
+        """Return the squared Euclidean norm of each sample's gradient, (models, samples)."""
+        return _squares(self.values.flatten(2))
+
+    def l1_norms(self) -> Tensor:
+        """Return the sum of magnitudes of each sample's gradient, (models, samples)."""
+        return self.values.flatten(2).abs().sum(dim=2)
+
+    def totals(self, weights: Tensor) -> Tensor:
+        """Return each client's weighted sum of gradients, (models, clients, parameters).
+
+        `weights` are (models, clients, samples).
+        """
+        models, clients, _ = weights.shape
+        totals = torch.bmm(weights, self.values.flatten(2))
+        totals = totals.reshape(models, clients, *self.values.shape[2:])
+        filters = totals[:, :, : self.entries]
+        filters = filters.reshape(models, clients, *self.size, -1, filters.shape[3])
+        # Return to the order of the module's parameters.
+        in_order = filters.permute(0, 1, 5, 4, 2, 3).reshape(models, clients, -1)
+        return torch.cat([in_order, totals[:, :, self.entries]], dim=2)
+
+    def where(self, finite: Tensor) -> "PatchStack":
+        """Return the gradients, with zero for samples where `finite` (models, samples) is False."""
+        values = torch.where(finite[:, :, None, None], self.values, 0.0)
+        return PatchStack(values, self.entries, self.size)
+
+
 def _squares(values: Tensor) -> Tensor:
     """Return sums of squares, (models, samples), without a tensor of squares."""
     norms: Tensor = torch.linalg.vector_norm(values, dim=2)
     return norms.square()
 
 
-LayerStack = DenseStack | OuterStack | FilterStack
+LayerStack = DenseStack | OuterStack | FilterStack | PatchStack
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,17 +389,18 @@ class GradientStack:
         norm is not finite counts as zero. `shares` (models, clients, samples) is 1 where a sample
         belongs to a client, else 0. The `geometry` of the norm is "l2" or "l1".
         """
-        norms = self.norms() if geometry == "l2" else self.l1_norms()
-        finite = torch.isfinite(norms)
-        factors = torch.where(
-            finite, limit / norm_divisors(norms, limit, normalizes=normalizes), 0.0
-        )
-        layers = self.layers
-        # Reading a result from a GPU takes longer than replacing rows that are mostly finite.
-        if norms.is_cuda or not bool(finite.all()):
-            layers = tuple(layer.where(finite) for layer in layers)
-        weights = shares * factors[:, None]
-        return torch.cat([layer.totals(weights) for layer in layers], dim=2)
+        with computing_in("float32", shares.device):
+            norms = self.norms() if geometry == "l2" else self.l1_norms()
+            finite = torch.isfinite(norms)
+            factors = torch.where(
+                finite, limit / norm_divisors(norms, limit, normalizes=normalizes), 0.0
+            )
+            layers = self.layers
+            # Reading a result from a GPU takes longer than replacing rows that are mostly finite.
+            if norms.is_cuda or not bool(finite.all()):
+                layers = tuple(layer.where(finite) for layer in layers)
+            weights = shares * factors[:, None]
+            return torch.cat([layer.totals(weights) for layer in layers], dim=2)
 
 
 def stacked_outputs(chain: Chain, parameters: Mapping[str, Tensor], features: Tensor) -> Tensor:

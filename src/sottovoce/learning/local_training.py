@@ -25,7 +25,6 @@ modules are trained one client after the other, with a warning that gives the re
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +45,7 @@ from sottovoce.learning.model_steps import (
     clip_gradients,
     take_step,
 )
+from sottovoce.learning.precision import computing_in
 from sottovoce.learning.stacking_check import why_not_stacked
 
 if TYPE_CHECKING:  # Tasks use this module.
@@ -101,7 +101,7 @@ class LocalTrainer:
             alone = self._trains_alone(len(group), steps.minibatches.width) or not (
                 steps.optimizer.is_plain_sgd or steps.minibatches.ends_once
             )
-            with _in_float32(self._task.device):
+            with computing_in(self._task.precision, self._task.device):
                 own = steps.part(part)
                 if alone:
                     models = [_one_by_one(self._task, group, pool, own)]
@@ -246,17 +246,3 @@ def copy_to(values: NDArray[Any], device: torch.device) -> Tensor:
         return torch.from_numpy(values).to(device)
     pinned = torch.from_numpy(np.ascontiguousarray(values)).pin_memory()
     return pinned.to(device, non_blocking=True)
-
-
-def _in_float32(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context in which convolutions on a GPU do not round their inputs to TF32."""
-    cudnn = torch.backends.cudnn
-    if device.type != "cuda":
-        return nullcontext()
-    manager: AbstractContextManager[object] = cudnn.flags(
-        enabled=cudnn.enabled,
-        benchmark=cudnn.benchmark,
-        deterministic=cudnn.deterministic,
-        allow_tf32=False,
-    )
-    return manager

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -50,12 +50,17 @@ from sottovoce.learning.models.modules import (
     FlatLinear,
     check_module,
     draws_random_numbers,
+    inputs_of_last_linear,
     logits_of,
 )
 from sottovoce.learning.objectives import Kind, Objective
 from sottovoce.learning.optimizers import PLAIN_SGD, OptimizerSettings
+from sottovoce.learning.precision import Precision, computing_in
 from sottovoce.learning.stacked_models import ModuleOrder, StackForm
 from sottovoce.mechanisms.kernels import cuda
+
+if TYPE_CHECKING:  # It needs Triton.
+    from sottovoce.learning.cuda_outputs import ChannelsLast
 
 # How many numbers of gradients are held at once. It bounds the memory of a round for any number of
 # clients.
@@ -103,6 +108,8 @@ class Task:
             "classification" (cross-entropy loss), "regression" (squared loss) or another kind.
         device: The torch device to compute on.
         one_by_one: Whether clients are always trained one after the other, never many at once.
+        precision: The precision of products in training on a CUDA device; norms and sums of
+            gradients that are clipped are float32 in any case.
 
     Raises:
         ParameterError: The module cannot be trained, as `models.modules.check_module` decides.
@@ -110,6 +117,8 @@ class Task:
     Attributes:
         device: The torch device to compute on.
         objective: What the labels are, such as "classification" or "regression".
+        precision: The precision of products in training on a CUDA device; norms and sums of
+            gradients that are clipped are float32 in any case.
     """
 
     def __init__(
@@ -121,8 +130,10 @@ class Task:
         objective: Objective | Kind = "classification",
         device: str = "cpu",
         one_by_one: bool = False,
+        precision: Precision = "float32",
     ) -> None:
         check_module(module)
+        self.precision = precision
         self.device = torch.device(device)
         if not isinstance(objective, Objective):
             objective = Objective(kind=objective)
@@ -397,25 +408,7 @@ class Task:
             ParameterError: The module has no linear layer, or its last one has another number of
                 outputs than the module.
         """
-        calls: list[tuple[nn.Linear, Tensor]] = []
-
-        def keep(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            assert isinstance(layer, nn.Linear)
-            calls.append((layer, inputs[0]))
-
-        linear = [layer for layer in self._module.modules() if isinstance(layer, nn.Linear)]
-        hooks = [layer.register_forward_pre_hook(keep) for layer in linear]
-        try:
-            outputs = self.outputs(flat, features)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        if not calls or calls[-1][0].out_features != outputs.shape[-1]:
-            raise ParameterError(
-                "the model has no penultimate layer: its last linear layer does not compute its "
-                f"{outputs.shape[-1]} outputs; make torch.nn.Linear the last layer of the module"
-            )
-        return calls[-1][1].flatten(start_dim=1)
+        return inputs_of_last_linear(self._module, lambda: self.outputs(flat, features))
 
     def tensor(self, model: Floats) -> Tensor:
         """Return a flat model as a float32 tensor on the task's device.
@@ -495,7 +488,7 @@ class Task:
         rows = self._chunk_rows(self.elements_per_sample)
         for start in range(0, len(labels), rows):
             part = slice(start, start + rows)
-            with self.layers_of(clients):
+            with self.layers_of(clients), computing_in(self.precision, self.device):
                 found = self._gradients(model, features[part], labels[part])
             yield owners[part], found
 
@@ -571,6 +564,8 @@ class Task:
         Returns:
             At least one.
         """
+        if self._chain is None and self._num_parameters >= _LARGE_NETWORK:
+            return 1  # One keeps a device busy, and the convolutions of several are slower.
         rows = 5 + (_ROWS_OF_OPTIMIZER if keeps_state else 0)
         return self._chunk_rows(rows * self._num_parameters + width * self.elements_in_layers)
 
@@ -597,17 +592,25 @@ class Task:
     @cached_property
     def stack_form(self) -> StackForm:
         """The form in which several models take steps, on the task's device."""
-        on_gpu = self.device.type == "cuda" and cuda.available()
-        if self._chain is not None and self._all_trained and on_gpu:
-            from sottovoce.learning.cuda_outputs import ChannelsLast
+        return self._cuda_form or ModuleOrder(self._compute_outputs)
 
-            return ChannelsLast(self._chain, self._flat.shapes, self.device)
-        return ModuleOrder(self._compute_outputs)
+    @cached_property
+    def _cuda_form(self) -> "ChannelsLast | None":
+        """The form for a chain of layers on a CUDA device with Triton; None anywhere else."""
+        on_gpu = self.device.type == "cuda" and cuda.available()
+        if self._chain is None or not self._all_trained or not on_gpu:
+            return None
+        from sottovoce.learning.cuda_outputs import ChannelsLast
+
+        return ChannelsLast(self._chain, self._flat.shapes, self.device)
 
     def _compute_outputs(self, models: Tensor, features: Tensor) -> Tensor:
         parameters = self._flat.split(models)
         if self._chain is not None:
             return stacked_outputs(self._chain, parameters, features)
+        if len(models) == 1:  # Under vmap some layers take several kernels instead of one.
+            alone = {name: piece[0] for name, piece in parameters.items()}
+            return self._outputs(alone, features[0])[None]
         each = vmap(self._outputs, randomness="different")
         outputs: Tensor = each(parameters, features)
         return outputs
@@ -678,16 +681,20 @@ class Task:
         Returns:
             The unclipped gradients of every model at its own samples.
         """
-        parameters = self._flat.split(models)
-        if self._chain is not None:
 
-            def losses(outputs: Tensor) -> Tensor:
-                return self._losses(outputs.flatten(0, 1), labels.flatten(0, 1))
+        def losses(outputs: Tensor) -> Tensor:
+            return self._losses(outputs.flatten(0, 1), labels.flatten(0, 1))
 
-            return stacked_gradients(self._chain, parameters, features, losses)
-        of_samples = vmap(grad(self._sample_loss), in_dims=(None, 0, 0), randomness="different")
-        found = vmap(of_samples, randomness="different")(parameters, features, labels)
-        return GradientStack((DenseStack(self._flat.join(found)),))
+        with computing_in(self.precision, self.device):
+            form = self._cuda_form
+            if form is not None:
+                return form.sample_gradients(form.enter(models), features, losses)
+            parameters = self._flat.split(models)
+            if self._chain is not None:
+                return stacked_gradients(self._chain, parameters, features, losses)
+            of_samples = vmap(grad(self._sample_loss), in_dims=(None, 0, 0), randomness="different")
+            found = vmap(of_samples, randomness="different")(parameters, features, labels)
+            return GradientStack((DenseStack(self._flat.join(found)),))
 
     # -- inside ----------------------------------------------------------------------------
 

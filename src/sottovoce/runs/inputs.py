@@ -495,6 +495,7 @@ def task_and_data(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> t
         objective=objective,
         device=device_of(spec),
         one_by_one=spec.runtime.deterministic,
+        precision=spec.runtime.precision,
     )
     task.check_objective()
     if spec.privacy.level == "sample":  # Later it would be refused after the charge.

@@ -33,7 +33,7 @@ _SHARE_OF_GPU = 0.25
 _SAMPLED = {"cpu": 1 << 20, "cuda": 1 << 25}
 # The widths of samples are multiples of a power of two of about this share of them, so that few
 # shapes occur and graphs are used again.
-_WIDTH_SHARE = 1 / 8
+_WIDTH_SHARE = 1 / 16
 _SEEN_BEFORE_CAPTURE = 1
 
 
@@ -196,32 +196,35 @@ class _Group:
         together = max(1, _SAMPLED.get(self.task.device.type, 1 << 20) // most)
         for first in range(0, last, together):
             numbers = torch.arange(first, min(last, first + together), device=models.device)
-            places, shares = self._samples(numbers)
-            for number, chosen, share in zip(numbers.tolist(), places, shares, strict=True):
+            for number, (chosen, share) in zip(
+                numbers.tolist(), self._samples(numbers), strict=True
+            ):
                 direction = self._noisy(self._means(rows.models, chosen, share))
                 if self.pulls is not None:
                     direction = direction + self.pulls * (rows.models - origin)
                 rows.step(direction, None if number < first_stop else self.steps[:, None] > number)
         return rows.models
 
-    def _samples(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows of the records of some steps, and 1 where such a row is in the sample.
+    def _samples(self, numbers: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the rows of the records of each step, and 1 where such a row is in the sample.
 
-        Both are (steps, clients, width); the width is that of the largest sample.
+        Both are (clients, width); the width is about that of the largest sample of the step.
         """
         longest = int(self.sizes.max())
         shape = (len(numbers), len(self.sizes), longest)
         draws = torch.rand(shape, generator=self.generator, device=self.task.device)
         own = torch.arange(longest, device=draws.device) < self.sizes[:, None]
         inside = (draws < self.rates[:, None]) & own
-        width = int(inside.sum(dim=2).max())
-        grain = 1 << max(0, int(width * _WIDTH_SHARE).bit_length() - 1)
-        width = min(longest, -(-max(width, 1) // grain) * grain)
-        order = inside.to(torch.uint8).argsort(dim=2, descending=True, stable=True)[:, :, :width]
+        largest = inside.sum(dim=2).amax(dim=1).tolist()
+        grain = 1 << max(0, int(max(largest) * _WIDTH_SHARE).bit_length() - 1)
+        widths = [min(longest, -(-max(one, 1) // grain) * grain) for one in largest]
+        order = inside.to(torch.uint8).argsort(dim=2, descending=True, stable=True)
+        order = order[:, :, : max(widths)]
         shares = inside.gather(2, order).float()
         # Padded places repeat the first record, which may belong to the client only.
         places = torch.where(shares > 0, order, 0) + self.starts[:, None]
-        return places, shares
+        for step, width in enumerate(widths):
+            yield places[step, :, :width], shares[step, :, :width]
 
     def _means(self, models: Tensor, places: Tensor, shares: Tensor) -> Tensor:
         """Return each client's sum of clipped gradients, divided by the expected number."""

@@ -234,3 +234,38 @@ class FlatLinear(nn.Linear):
     def forward(self, features: Tensor) -> Tensor:
         """Return the outputs (n, outputs) for a batch (n, ...), whose samples are flattened."""
         return super().forward(features.flatten(start_dim=1))
+
+
+def inputs_of_last_linear(module: nn.Module, compute: Callable[[], Tensor]) -> Tensor:
+    """Return what the last linear layer of a module was given.
+
+    Args:
+        module: The module.
+        compute: Computes its outputs.
+
+    Returns:
+        One row for each sample.
+
+    Raises:
+        ParameterError: The module has no linear layer, or its last one has another number of
+            outputs than the module.
+    """
+    calls: list[tuple[nn.Linear, Tensor]] = []
+
+    def keep(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        assert isinstance(layer, nn.Linear)
+        calls.append((layer, inputs[0]))
+
+    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    hooks = [layer.register_forward_pre_hook(keep) for layer in linear]
+    try:
+        outputs = compute()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not calls or calls[-1][0].out_features != outputs.shape[-1]:
+        raise ParameterError(
+            "the model has no penultimate layer: its last linear layer does not compute its "
+            f"{outputs.shape[-1]} outputs; make torch.nn.Linear the last layer of the module"
+        )
+    return calls[-1][1].flatten(start_dim=1)
