@@ -349,6 +349,8 @@ class Comparison:
         if self.best is None or self.best.mean is None:
             return f"{self.where}, every trial failed."
         text = f"{self.where}, {self.best.mechanism} is best ({self.best.mean:.2%}{self._spent()})"
+        if self.best is self.favorite is self.reference:
+            return f"{text}."
         if self.favorite is None or self.reference is None or self.difference is None:
             return f"{text}; favorite and reference cannot be compared there."
         mean, half = self.difference
