@@ -11,6 +11,7 @@ LOCAL_DP_SGD = {
     "medical-mnist": {1.0: 98.0, 2.0: 98.6, 4.0: 98.6, 8.0: 98.9},
     "cifar10": {1.0: 54.5, 2.0: 58.4, 4.0: 61.0, 8.0: 63.3},
 }
+_TEN = {"distribution": "10 clients, IID"}
 _CLIPS = ("0.1", "0.3", "1", "3")
 _USERS = ("one bit behind a secure sum", "Gaussian by a trusted server")
 
@@ -28,7 +29,7 @@ def points_short(anchors: Mapping[float, float]) -> Reader:
     return reader
 
 
-def without_privacy(column: str, **where: str) -> Reader:
+def cell(column: str, **where: str) -> Reader:
     """Return a column of the row that these axes name."""
 
     def reader(output: Output) -> float:
@@ -86,13 +87,54 @@ FIGURES = (
             asked=f"wind power without privacy, seven farms: {unit}",
             bound=at_least(least),
             source=kept("plain-wind"),
-            read=without_privacy(column, data="forecasts"),
+            read=cell(column, data="forecasts"),
             models=models,
             unit=unit,
         )
         for name, unit, column, least in (
             ("r-squared", "R-squared", "r_squared", 0.606),
             ("error", "1 - mean absolute error", "accuracy", 0.858),
+        )
+    ),
+    *(
+        Figure(
+            name=name,
+            asked=f"{asked}: accuracy",
+            bound=at_least(least),
+            source=kept(page),
+            read=cell("accuracy", **where),
+            models=models,
+            unit="accuracy",
+        )
+        for name, page, asked, where, least in (
+            (
+                "plain-mnist",
+                "plain-images",
+                "MNIST without privacy",
+                {"data": "MNIST", **_TEN},
+                0.985,
+            ),
+            (
+                "plain-medical-mnist",
+                "plain-images",
+                "Medical MNIST without privacy",
+                {"data": "Medical MNIST", **_TEN},
+                0.995,
+            ),
+            (
+                "plain-cifar10",
+                "plain-cifar10",
+                "CIFAR-10 without privacy, small network",
+                _TEN,
+                0.7,
+            ),
+            (
+                "dp-sgd-network-cifar10",
+                "dp-sgd-networks",
+                "local DP-SGD of CIFAR-10's small network at epsilon 8",
+                {"data": "CIFAR-10", "mechanism": "Gaussian"},
+                0.53,
+            ),
         )
     ),
     Figure(
@@ -108,14 +150,18 @@ FIGURES = (
     *(
         Figure(
             name=f"secure-sum-{data}",
-            asked=f"one bit behind a secure sum within half a point of a trusted server, {data} by "
-            "writer, epsilon 2 and 8",
+            asked="one bit behind a secure sum within half a point of a trusted server, "
+            f"{users}, epsilon 2 and 8",
             bound=at_most(0.5),
             source=kept(f"secure-sum-{data}"),
             read=points_below(*_USERS, (2.0, 8.0)),
             models=trained(data, _USERS),
             unit="points below",
         )
-        for data in ("mnist", "femnist")
+        for data, users in (
+            ("mnist", "MNIST by writer"),
+            ("femnist", "FEMNIST by writer"),
+            ("cifar10", "1000 users of CIFAR-10"),
+        )
     ),
 )

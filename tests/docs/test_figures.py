@@ -23,6 +23,7 @@ SERVER, SUMMED, LOCAL = (
     "one bit behind a secure sum",
     "local one bit",
 )
+INTERVAL = ("accuracy_low", "accuracy_high")
 
 
 def test_the_plan_that_is_shown_is_the_plan() -> None:
@@ -153,12 +154,13 @@ def test_how_well_it_learns_is_what_the_kept_results_say(
 def test_one_bit_behind_a_secure_sum_is_as_far_from_the_server_as_the_kept_trials() -> None:
     page = (ROOT / "docs/explanation/accuracy.md").read_text()
     table = page.split("| users | epsilon | Gaussian by a trusted server |")[1].split("\n\n")[0]
-    names = {"MNIST": "secure-sum-mnist", "FEMNIST": "secure-sum-femnist"}
     lines = table.splitlines()[2:]
-    assert len(lines) == 4
+    assert len(lines) == 6
     for line in lines:
         users, epsilon, *cells, local = line.strip("| ").split(" | ")
-        found = _final_accuracies(names[users.split()[-1]], float(epsilon))
+        (name,) = (one for one in ("FEMNIST", "MNIST", "CIFAR-10") if f"of {one}" in users)
+        experiment = f"secure-sum-{name.lower().replace('-', '')}"
+        found = _final_accuracies(experiment, float(epsilon))
         server, summed = (found[name] for name in (SERVER, SUMMED))
         pairs = [100.0 * (summed[seed] - server[seed]) for seed in server]
         mean, half = mean_and_half_width(pairs)
@@ -167,6 +169,48 @@ def test_one_bit_behind_a_secure_sum_is_as_far_from_the_server_as_the_kept_trial
         assert numbers == pytest.approx([*shown, mean, mean - half, mean + half], abs=0.00501)
         assert float(local) == pytest.approx(100.0 * fmean(found[LOCAL].values()), abs=0.0501)
         assert len(pairs) >= 20
+
+
+def test_messages_of_local_dp_sgd_have_the_bytes_and_accuracies_of_the_kept_results() -> None:
+    page = (ROOT / "docs/explanation/accuracy.md").read_text()
+    with (ROOT / "results/dp-sgd-messages/data.csv").open(newline="") as file:
+        kept = {
+            (row["schedule"], row["mechanism"], row["epsilon"]): row for row in csv.DictReader(file)
+        }
+    for schedule in ("150 messages, 2 steps each", "5 messages, 60 steps each"):
+        table = page.split(f"| {schedule} |")[1].split("\n\n")[0]
+        lines = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+        assert len(lines) == 4
+        for bits, sent, *cells in lines:
+            name = bits.removesuffix(" a coordinate")
+            rows = [kept[schedule, name, epsilon] for epsilon in ("1.0", "4.0")]
+            assert {float(row["total_bytes_up_per_client"]) for row in rows} == {
+                float(sent.replace(",", ""))
+            }
+            found = [100.0 * float(row["accuracy"]) for row in rows]
+            assert [float(cell) for cell in cells] == pytest.approx(found, abs=0.00501)
+
+
+def test_networks_and_training_without_privacy_are_as_accurate_as_in_the_kept_results() -> None:
+    page = (ROOT / "docs/explanation/accuracy.md").read_text()
+    for experiment, heading, axis in (
+        ("dp-sgd-networks", "| data | network, noisy steps |", "mechanism"),
+        ("plain-images", "| data, rounds |", "distribution"),
+        ("plain-cifar10", "| data, rounds |", "distribution"),
+    ):
+        with (ROOT / "results" / experiment / "data.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        table = page.split(heading)[1].split("\n\n")[0].splitlines()[2:]
+        shown = {line.strip("| ").split(" | ")[0].split(",")[0]: line for line in table}
+        assert {row.get("data", "CIFAR-10") for row in rows} <= set(shown)
+        for row in rows:
+            cells = [f"{100.0 * float(row[c]):.1f}" for c in ("accuracy", *INTERVAL)]
+            short = cells[0]
+            long = f"{cells[0]} ({cells[1]} to {cells[2]})"
+            assert (
+                f"| {long if row[axis] != 'no noise' else short} |"
+                in shown[row.get("data", "CIFAR-10")]
+            )
 
 
 def _final_accuracies(experiment: str, epsilon: float) -> dict[str, dict[str, float]]:
