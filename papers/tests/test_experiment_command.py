@@ -9,7 +9,13 @@ from fake_training import fake_train
 
 from sottovoce.core.errors import ConfigError
 from sottovoce_papers import experiment as register
-from sottovoce_papers.experiment import Experiment, Findings, Settings, find
+from sottovoce_papers.experiment import (
+    Experiment,
+    Findings,
+    Settings,
+    find,
+    known_differences,
+)
 from sottovoce_papers.learning import study as learning_study
 
 ROOT = Path(__file__).parents[2]
@@ -89,6 +95,31 @@ def test_every_published_study_says_whether_its_tuning_was_charged() -> None:
     assert len(studies) > 20
     for page in studies:
         assert re.search("not charged|none of it is charged|\nTuning: ", page, re.IGNORECASE), page
+
+
+def test_every_page_says_how_it_differs_from_the_paper() -> None:
+    of_papers = {
+        one.name
+        for one in register.experiments()
+        if re.search(r"\((MVU|I-MVU|UDP-FL)[,)]", one.title)
+    }
+    known = known_differences()
+    assert len(of_papers) > 30
+    assert of_papers <= set(known)
+    assert set(known) <= {one.name for one in register.experiments()}
+    for path in (ROOT / "results").glob("*/README.md"):
+        page = path.read_text()
+        for sentence in known.get(path.parent.name, ()):
+            assert f"\n- {sentence}\n" in page, path
+
+
+def test_every_experiment_that_has_a_page_is_listed_with_its_command() -> None:
+    table = (ROOT / "results/README.md").read_text()
+    for path in (ROOT / "results").glob("*/README.md"):
+        again = re.search(r"^- Again: (`.+`)$", path.read_text(), re.MULTILINE)
+        if again:
+            (row,) = re.findall(rf"^\| \[{path.parent.name}\]\(.*$", table, re.MULTILINE)
+            assert again[1] in row, path
 
 
 def _broken(settings: Settings) -> Findings:

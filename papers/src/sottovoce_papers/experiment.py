@@ -9,8 +9,11 @@ registers it), or name its module under the entry point group `sottovoce.experim
 files in `sottovoce_papers/grids/` (see `grid_files.py`).
 """
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files as package_files
 from pathlib import Path
 
 from sottovoce.core import parameter_rules
@@ -195,6 +198,17 @@ def _by_axis(only: Sequence[str]) -> dict[str, list[str]]:
             raise ParameterError(f"--only takes AXIS=VALUE, as in --only epsilon=1.0; got '{one}'")
         found.setdefault(axis, []).append(value)
     return found
+
+
+@cache
+def known_differences() -> Mapping[str, Sequence[str]]:
+    """Return how each experiment differs from the figure or table that it is named after.
+
+    Returns:
+        Sentences by the name of the experiment.
+    """
+    text = package_files("sottovoce_papers").joinpath("differences.toml").read_text("utf-8")
+    return tomllib.loads(text)
 
 
 EXPERIMENTS: Register[Experiment] = Register(

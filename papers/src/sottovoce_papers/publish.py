@@ -9,6 +9,7 @@ from typing import Any
 from sottovoce.core import files
 from sottovoce.core.errors import OutputError
 from sottovoce_papers import study
+from sottovoce_papers.experiment import known_differences
 from sottovoce_papers.page import show_cell
 
 README = "README.md"
@@ -69,6 +70,9 @@ def page(result: Mapping[str, Any], tables: Sequence[str], columns: Sequence[str
         *result["verdict"].split("\n"),
         *(f"![{figure['caption']}]({figure['file']})" for figure in result["figures"]),
         _table(columns, result["rows"]),
+        *_bullets(
+            "## Differences from the paper", known_differences().get(result["experiment"], ())
+        ),
         *_bullets("## What failed", result["failures"]),
         *_bullets("## Warnings", result["warnings"]),
         "## How it was measured",

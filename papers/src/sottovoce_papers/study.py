@@ -18,7 +18,13 @@ from sottovoce.core import files
 from sottovoce.core.charts.style import standalone
 from sottovoce.core.errors import OutputError
 from sottovoce.version import __version__
-from sottovoce_papers.experiment import Experiment, Findings, Row, Settings
+from sottovoce_papers.experiment import (
+    Experiment,
+    Findings,
+    Row,
+    Settings,
+    known_differences,
+)
 from sottovoce_papers.page import render_page
 
 DATA, TABLE, PAGE, TRIALS_TABLE = "data.json", "data.csv", "index.html", "trials.csv"
@@ -102,6 +108,7 @@ def _plain(
         "experiment": experiment.name,
         "title": experiment.title,
         "claim": experiment.claim,
+        "differences": list(known_differences().get(experiment.name, ())),
         "verdict": findings.verdict,
         "method": f"{findings.method}\nTuning: {findings.tuning}",
         "command": command(experiment, settings),
