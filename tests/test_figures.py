@@ -1,5 +1,6 @@
 """The register of figures is whole, its readers read, and nothing unread passes."""
 
+import dataclasses
 import json
 import math
 import re
@@ -9,7 +10,6 @@ from typing import Any
 
 import measure_figures
 import pytest
-from figures import figure as figure_module
 from figures import page as figures_page
 from figures import register, running
 from figures.figure import (
@@ -26,7 +26,7 @@ from figures.figure import (
     read,
     wall_seconds,
 )
-from figures.page import AT_CHANCE, NOT_JUDGED, NOT_MEASURED, REACHED, REDUCED, SHORT
+from figures.page import NOT_LEARNED, NOT_MEASURED, REACHED, REDUCED, SHORT
 
 from sottovoce.cli.main import parser
 
@@ -144,7 +144,7 @@ def _measured(
 
 
 @pytest.mark.parametrize(
-    ("figure", "verdict", "failures"),
+    ("figure", "state", "failures"),
     [
         (_figure(_json(0.5)), REACHED, 0),
         (_figure(_json(1.5)), SHORT, 0),
@@ -155,16 +155,16 @@ def _measured(
     ],
     ids=["reached", "short", "nan", "unread", "crash", "no such file"],
 )
-def test_a_verdict_is_given_only_to_a_number(
+def test_only_a_number_is_judged(
     figure: Figure,
-    verdict: str,
+    state: str,
     failures: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     record, failed = _measured(figure, tmp_path, monkeypatch)
-    assert (record["verdict"], failed) == (verdict, failures)
-    assert ("value" in record) == (verdict in (REACHED, SHORT))
+    assert (record["state"], failed) == (state, failures)
+    assert ("value" in record) == (state in (REACHED, SHORT))
 
 
 def test_a_time_of_a_busy_machine_is_not_judged(
@@ -173,39 +173,37 @@ def test_a_time_of_a_busy_machine_is_not_judged(
     monkeypatch.setattr(running, "MOST_OTHERS", -1.0)
     timed, _ = _measured(_figure(_json(1.5), timed=True), tmp_path / "a", monkeypatch)
     untimed, _ = _measured(_figure(_json(1.5)), tmp_path / "b", monkeypatch)
-    assert (timed["verdict"], untimed["verdict"]) == (NOT_JUDGED, SHORT)
+    assert (timed["state"], untimed["state"]) == (NOT_MEASURED, SHORT)
+    assert "on a busy machine" in timed["reason"]
 
 
-@pytest.mark.parametrize(("unit", "verdict"), [("s", REACHED), ("times", NOT_JUDGED)])
+@pytest.mark.parametrize(("unit", "state"), [("s", REACHED), ("times", NOT_MEASURED)])
 def test_seconds_that_suffice_on_a_busy_machine_do_so_on_a_quiet_one(
-    unit: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unit: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "MOST_OTHERS", -1.0)
     figure = _figure(_json(0.5), timed=True, unit=unit)
-    assert _measured(figure, tmp_path, monkeypatch)[0]["verdict"] == verdict
+    assert _measured(figure, tmp_path, monkeypatch)[0]["state"] == state
 
 
 @pytest.mark.parametrize("value", [0.5, 1.5])
-def test_a_reduced_run_is_never_judged(
+def test_a_fast_run_is_judged_only_where_it_is_what_was_asked_about(
     value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither a command with --fast nor a kept result whose page says what was reduced."""
     live, _ = _measured(_figure(f"{_json(value)} --fast"), tmp_path, monkeypatch)
     asked_for, _ = _measured(
         _figure(f"{_json(value)} --fast", about_reduced=True), tmp_path, monkeypatch
     )
-    assert (live["verdict"], live["run"], live["value"]) == (REDUCED, "reduced", value)
-    assert asked_for["verdict"] == (REACHED if value <= 1.0 else SHORT)
-    kept, _ = _kept_record(tmp_path, monkeypatch, value, "**Reduced:** 2 rounds, not 150.")
-    assert (kept["verdict"], kept["reason"]) == (REDUCED, "2 rounds, not 150.")
-    assert _kept_record(tmp_path, monkeypatch, 0.5, "")[0]["verdict"] == REACHED
+    assert (live["state"], live["reason"]) == (REDUCED, "run with --fast.")
+    assert (live["value"], asked_for["value"]) == (value, value)
+    assert asked_for["state"] == (REACHED if value <= 1.0 else SHORT)
 
 
 @pytest.mark.parametrize(
-    ("accuracy_low", "verdict"), [(0.1136, REACHED), (0.1135, AT_CHANCE), (math.nan, AT_CHANCE)]
+    ("accuracy_low", "state"), [(0.1136, REACHED), (0.1135, NOT_LEARNED), (math.nan, NOT_LEARNED)]
 )
 def test_a_model_at_chance_never_reaches_a_figure(
-    accuracy_low: float, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    accuracy_low: float, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = (
         Model(name="fine", accuracy_low=0.9, constant=0.1135),
@@ -213,59 +211,61 @@ def test_a_model_at_chance_never_reaches_a_figure(
     )
     figure = _figure(_json(0.5), models=lambda _: models)
     record, _ = _measured(figure, tmp_path, monkeypatch)
-    assert record["verdict"] == verdict
-    assert record.get("reason") == (None if verdict == REACHED else "planted")
+    assert record["state"] == state
+    assert record.get("reason") == (None if state == REACHED else "At chance: planted.")
 
 
 def test_the_command_printed_is_the_command_that_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not what the register says today; what did not run is marked."""
-    record, figure = _kept_record(tmp_path, monkeypatch, 0.5, "")
-    assert record["command"] == "sottovoce experiment run planted --seeds 3 --fast"
+    figure = _figure(_json(0.5))
+    record, _ = _measured(figure, tmp_path, monkeypatch)
+    today = record["command"]
+    assert today == figure.source.command
+    page = figures_page.page({"toys": (figure,)}, {"planted": record})
+    assert f"| reached | `{today}` |" in page
     page = figures_page.page({"toys": (figure,)}, {"planted": {**record, "command": "ran so"}})
-    assert "| `ran so` | kept result" in page
-    assert "full run" in page
+    assert f"| reached | `ran so`; today, not run: `{today}` |" in page
     page = figures_page.page({"toys": (figure,)}, {})
-    assert f"| not measured | not run: `{record['command']}` |" in page
+    assert f"| not measured | not run: `{today}` |" in page
 
 
-def _kept_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float, reduced: str
-) -> tuple[dict[str, Any], Figure]:
-    (tmp_path / "data.json").write_text(json.dumps({"value": value}))
-    again = "- Again: `sottovoce experiment run planted --seeds 3 --fast`"
-    (tmp_path / "README.md").write_text(f"# Planted\n\n{reduced}\n\n{again}\n")
-    monkeypatch.setattr(figure_module, "ROOT", tmp_path)
-    monkeypatch.setattr(measure_figures, "ROOT", tmp_path)
-    source = Kept(path="data.json")
-    figure = Figure(
-        name="planted", asked="planted here", bound=at_most(1.0), source=source, read=_VALUE
-    )
-    records, _ = measure_figures.measured(source, [figure])
-    return records["planted"], figure
+def test_what_was_measured_before_is_judged_by_what_is_asked_today(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, _ = _measured(_figure(_json(0.5)), tmp_path, monkeypatch)
+    stricter = dataclasses.replace(_figure(_json(0.5)), bound=at_most(0.4))
+    again = measure_figures.judged(stricter, record)
+    assert (again["state"], again["bound"], again["value"]) == (SHORT, "at most 0.4", 0.5)
+    busy = {**record, "others": 0.4}
+    timed = dataclasses.replace(stricter, timed=True)
+    assert measure_figures.judged(timed, busy)["state"] == NOT_MEASURED
 
 
 def test_the_page_in_results_keeps_to_that() -> None:
     records = json.loads((ROOT / "results" / "figures.json").read_text())
     page = (ROOT / "results" / "figures.md").read_text()
     for figure in FIGURES:
-        source, record = figure.source, records.get(figure.name, {"verdict": NOT_MEASURED})
-        if source.reduced and not figure.about_reduced:
-            assert record["verdict"] in (REDUCED, NOT_MEASURED), figure.name
+        source, record = figure.source, records.get(figure.name, {"state": NOT_MEASURED})
         if isinstance(source, Kept):
-            assert f"`{record['command']}`" in page
-            assert record["command"] == source.command != "not recorded"
+            assert not source.page.refused, figure.name
+            assert f"| `{record['command']}` |" in page
+            assert record["command"] == source.command
             text = (ROOT / source.path).read_text()
-            learned = source.path.endswith("/data.csv") and ",accuracy_low," in text
-            assert not learned or figure.models or figure.name == "seeded-shuffled"
+            assert ",accuracy_low," not in text or figure.models
+        if record["state"] == REACHED:
+            assert not source.reduced or figure.about_reduced, figure.name
+            assert not isinstance(source, Kept) or not source.page.not_learned, figure.name
+        else:
+            assert f"- **{figure.asked}**" in page
 
 
 def test_a_source_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Source, "timeout_seconds", 0.2)
     figure = _figure("python -c 'import time; time.sleep(60)'", wall_seconds)
     record, failed = _measured(figure, tmp_path, monkeypatch)
-    assert (record["verdict"], failed) == (NOT_MEASURED, 1)
+    assert (record["state"], failed) == (NOT_MEASURED, 1)
 
 
 def test_a_source_is_measured_once_at_a_commit(
@@ -275,7 +275,7 @@ def test_a_source_is_measured_once_at_a_commit(
     count = f"""python -c 'open("{tally}", "a").write("x"); print("{{\\"value\\": 0}}")'"""
     for commit in ("one", "one", "two", "two+", "two+"):  # '+': files differ, so always anew
         monkeypatch.setattr(running, "code_commit", lambda commit=commit: commit)
-        assert _measured(_figure(count), tmp_path / "w", monkeypatch)[0]["verdict"] == REACHED
+        assert _measured(_figure(count), tmp_path / "w", monkeypatch)[0]["state"] == REACHED
     assert len(tally.read_text()) == 4
 
 
@@ -299,7 +299,9 @@ def test_the_command_writes_a_page_and_says_by_its_exit_what_was_not_measured(
     assert measure_figures.main(given) == 0
     page = (tmp_path / "figures.md").read_text()
     assert "- **planted here**: asked at most 1, measured 2. It is planted." in page
-    assert page.index("What falls short") < page.index("## Toys")
+    assert "Of 1 figures 0 are reached, 1 is not reached, 0 are reduced, " in page
+    assert page.index("## Not reached") < page.index("## Toys")
+    assert "| planted here | at most 1 | 2 | not reached |" in page
     assert json.loads((tmp_path / "figures.json").read_text())["planted"]["value"] == 2.0
     broken = (_figure(f"{Path(sys.executable).name} --no-such-option", wall_seconds),)
     monkeypatch.setattr(register, "themes", lambda: {"toys": broken})

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from figures.kept import Page
+
 _CLOCK = ("s", "ms", "minutes", "a second", "clients a second")  # others only make these worse
 OUT = "{out}"  # in a command: a folder that is empty when it starts
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,37 +85,29 @@ def tests(name: str, command: str, minutes: float) -> Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A file under results/ that took hours to compute, or another machine.
-
-    The page in the same folder says which command made it, and whether the run was reduced.
-    """
+    """A file under results/ that took hours to compute, or another machine."""
 
     path: str
-    stated_command: str = ""  # for a page that `experiment publish` did not write
 
     @property
     def name(self) -> str:
         return self.path
 
     @property
+    def page(self) -> Page:
+        """The file, or the page in the same folder: it says how the file was made."""
+        path = ROOT / self.path
+        return Page(path=path if path.suffix == ".md" else path.with_name("README.md"))
+
+    @property
     def command(self) -> str:
-        """The command that made the file."""
-        return self.stated_command or self._fact(r"^- Again: `(.+)`$") or "not recorded"
+        """The command that made the file, as its page has it."""
+        return self.page.command or "not recorded"
 
     @property
     def reduced(self) -> str:
-        """What the run left out, in the words of its page; empty for a full run."""
-        return self._fact(r"^\*\*Reduced:\*\* (.+)$")
-
-    @property
-    def machine(self) -> str:
-        return self._fact(r"^- Machine: (.+)$")
-
-    def _fact(self, pattern: str) -> str:
-        page = ROOT / self.path
-        page = page if page.suffix == ".md" else page.with_name("README.md")
-        found = re.search(pattern, page.read_text(), re.MULTILINE) if page.exists() else None
-        return found[1].strip() if found else ""
+        """What the run left out, in words; empty for a full run."""
+        return self.page.reduced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from figures.figure import (
     percent,
 )
 
-GPU = Kept(path="results/gpu.md", stated_command="python benchmarks/gpu.py --page results/gpu.md")
+GPU = Kept(path="results/gpu.md")
 EXACTNESS = Source(
     name="exactness",
     command="python benchmarks/exactness.py 1e9",
@@ -126,7 +126,7 @@ FIGURES = (
     ),
     _timed(
         "four-bits",
-        "four bits, exact, beside numpy or torch multinomial",
+        "four bits, exact, beside the slower of numpy and torch multinomial",
         at_least(100.0),
         FOUR_BITS,
         better_ratio,
@@ -204,7 +204,8 @@ FIGURES = (
     ),
     Figure(
         name="gpu-server",
-        asked="H200, sum of 1000 clients, ten million coordinates: share of the floor",
+        asked="H200, sum of 1000 clients, ten million coordinates, the better of two block sizes: "
+        "share of the floor",
         bound=at_least(0.6),
         source=GPU,
         read=share_of_floor("counts, 1000 of 10000000"),

@@ -57,25 +57,29 @@ def kept(name: str) -> Kept:
 
 
 def trained(data: str, mechanisms: Sequence[str] = (), epsilons: Sequence[float] = ()) -> Models:
-    """Return the private models of a table, of these mechanisms at these epsilons or all of them.
+    """Return the models of a table: without noise, and of these mechanisms at these epsilons.
 
-    A column 'dataset' tells the data apart; a row with a published epsilon has no sound one.
+    Without names all private models count. A column 'dataset' tells the data apart; a row with a
+    published epsilon has no sound one.
     """
 
     def models(output: Output) -> Iterator[Model]:
         for row in output.rows():
-            if row.get("published_epsilon") or not row["epsilon"]:
+            private = bool(row["epsilon"])
+            if row.get("published_epsilon"):
                 continue
-            if mechanisms and row["mechanism"] not in mechanisms:
+            if private and mechanisms and row["mechanism"] not in mechanisms:
                 continue
-            if epsilons and float(row["epsilon"]) not in epsilons:
+            if private and epsilons and float(row["epsilon"]) not in epsilons:
                 continue
             axes = itertools.takewhile(lambda item: item[0] != "epsilon", row.items())
             words = [f"{name.replace('_', ' ')} {value}" for name, value in axes]
+            words += [f"epsilon {row['epsilon']}"] if private else []
+            constant = row.get("trivial_score") or CONSTANT[row.get("dataset", data).lower()]
             yield Model(
-                name=", ".join([*words, f"epsilon {row['epsilon']}"]),
+                name=", ".join(words),
                 accuracy_low=float(row["accuracy_low"]),
-                constant=CONSTANT[row.get("dataset", data).lower()],
+                constant=float(constant),
             )
 
     return models

@@ -1,16 +1,25 @@
-"""The page results/figures.md: asked, measured, command, date; figures that fall short first."""
+"""The page results/figures.md: how many figures are in each state, which, and the table of all."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from figures.figure import OUT, Figure, Kept, Source
+from figures.figure import OUT, Figure, Source
 
 Record = dict[str, Any]  # of one figure, as results/figures.json keeps it
-REACHED, SHORT, NOT_JUDGED, NOT_MEASURED = "reached", "short", "not judged", "not measured"
-REDUCED = "reduced run, not judged"  # whatever its number is
-AT_CHANCE = "at chance, not reached"  # a model no better than a constant prediction
-VERDICTS = (REACHED, SHORT, AT_CHANCE, REDUCED, NOT_JUDGED, NOT_MEASURED)
+REACHED = "reached"
+SHORT = "not reached"
+REDUCED = "reduced"  # a part of the study ran; not judged, whatever its number is
+NOT_LEARNED = "not learned"  # training without noise is below its floor, or a model at chance
+NOT_MEASURED = "not measured"  # or on a busy machine, or not found
+STATES = {
+    REACHED: "The full study ran with the command in the table, and its number is in the bound.",
+    SHORT: "The number is outside its bound.",
+    REDUCED: "Only a part of the study ran, so its number is not judged.",
+    NOT_LEARNED: "Training without noise is below what the study asks of it, or missing; or a "
+    "model is no better than a constant prediction, by its 95% interval.",
+    NOT_MEASURED: "There is no number, or none that can be judged.",
+}
 
 
 def shown(value: float, unit: str) -> str:
@@ -24,64 +33,46 @@ def page(themes: Mapping[str, Sequence[Figure]], records: Mapping[str, Record]) 
 
 def _lines(themes: Mapping[str, Sequence[Figure]], records: Mapping[str, Record]) -> Iterator[str]:
     figures = [figure for theme in themes.values() for figure in theme]
-    by_verdict: dict[str, list[tuple[Figure, Record]]] = {verdict: [] for verdict in VERDICTS}
+    by_state: dict[str, list[tuple[Figure, Record]]] = {state: [] for state in STATES}
     for figure in figures:
-        record = records.get(figure.name, {"verdict": NOT_MEASURED, "reason": "not tried yet"})
-        by_verdict[record["verdict"]].append((figure, record))
+        record = records.get(figure.name, {"state": NOT_MEASURED, "reason": "not tried yet"})
+        by_state[record["state"]].append((figure, record))
+    counts = [
+        f"{len(found)} {'is' if len(found) == 1 else 'are'} {state}"
+        for state, found in by_state.items()
+    ]
     yield "# Figures"
     yield ""
     yield (
-        f"What was asked of Sottovoce in numbers, and what was measured, by `make figures` "
-        f"(docs/reference/benchmarks.md says how). {_machines(figures, records)}"
+        f"Of {len(figures)} figures {', '.join(counts[:-1])} and {counts[-1]}. "
+        "All that are not reached are named below."
     )
     yield ""
     yield (
-        f"Of {len(figures)} figures {len(by_verdict[REACHED])} are reached, "
-        f"{len(by_verdict[SHORT])} fall short, {len(by_verdict[AT_CHANCE])} rest on a model at "
-        f"chance, {len(by_verdict[REDUCED])} on a reduced run and are not judged, "
-        f"{len(by_verdict[NOT_JUDGED])} are times of a busy machine and not judged, "
-        f"{len(by_verdict[NOT_MEASURED])} were not measured."
+        "They are what was asked of Sottovoce in numbers, and what was measured, by `make figures` "
+        f"(docs/reference/benchmarks.md says how). {_machines(figures, records)}"
     )
-    yield from _short(by_verdict[SHORT])
-    yield from _without_verdict(by_verdict)
+    for state, found in by_state.items():
+        if state != REACHED and found:
+            yield f"\n## {state.capitalize()}\n\n{STATES[state]}\n"
+            yield from (_named(figure, record) for figure, record in found)
     for theme, own in themes.items():
         yield f"\n## {theme[0].upper()}{theme[1:].replace('_', ' ')}\n"
-        yield "| asked | bound | measured | verdict | command | date |"
+        yield "| asked | bound | measured | state | command | date |"
         yield "|---|---|---|---|---|---|"
         for figure in own:
             yield _row(figure, records.get(figure.name))
 
 
-def _short(found: Sequence[tuple[Figure, Record]]) -> Iterator[str]:
-    if not found:
-        return
-    yield "\n## What falls short\n"
-    for figure, record in found:
-        reason = f" {figure.known_reason}" if figure.known_reason else ""
-        yield (
-            f"- **{figure.asked}**: asked {figure.bound} {figure.unit}".rstrip()
-            + f", measured {shown(record['value'], figure.unit)}.{reason}"
-        )
-
-
-def _without_verdict(found: Mapping[str, Sequence[tuple[Figure, Record]]]) -> Iterator[str]:
-    if found[AT_CHANCE]:
-        yield "\n## At chance, not reached\n"
-        yield "No better than a constant prediction, by the model's 95% interval:\n"
-        for figure, record in found[AT_CHANCE]:
-            yield f"- {figure.asked}: {record['reason']}"
-    if found[REDUCED]:
-        yield "\n## Reduced runs, not judged\n"
-        for figure, record in found[REDUCED]:
-            yield f"- {figure.asked}: {record['reason']}"
-    if found[NOT_JUDGED]:
-        yield "\n## Measured on a busy machine, not judged\n"
-        for figure, record in found[NOT_JUDGED]:
-            yield f"- {figure.asked}: {shown(record['value'], figure.unit)} ({record['reason']})"
-    if found[NOT_MEASURED]:
-        yield "\n## Not measured\n"
-        for figure, record in found[NOT_MEASURED]:
-            yield f"- {figure.asked}: {record['reason']}"
+def _named(figure: Figure, record: Record) -> str:
+    """Return one line about a figure that is not reached."""
+    told, reason = f"- **{figure.asked}**", record.get("reason", "")
+    if "value" in record:
+        told += f": asked {figure.bound} {figure.unit}".rstrip()
+        told += f", measured {shown(record['value'], figure.unit)}"
+    if record["state"] == SHORT:
+        return f"{told}. {figure.known_reason}".rstrip()
+    return f"{told}: {reason}"
 
 
 def _row(figure: Figure, record: Record | None) -> str:
@@ -90,23 +81,18 @@ def _row(figure: Figure, record: Record | None) -> str:
         cells += ["", NOT_MEASURED]
     else:
         value = record.get("value")
-        cells += ["" if value is None else shown(value, figure.unit), record["verdict"]]
-    cells += [_command(figure, record or {}), _circumstances(figure, record or {})]
+        cells += ["" if value is None else shown(value, figure.unit), record["state"]]
+    cells += [_command(figure, record or {}), (record or {}).get("when", "")]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _command(figure: Figure, record: Record) -> str:
-    """Return the command that ran; if none did, the one that would, marked as such."""
-    if "command" in record:
-        return f"`{record['command'].replace(OUT, 'OUT')}`"
-    return f"not run: `{figure.source.command.replace(OUT, 'OUT')}`"
-
-
-def _circumstances(figure: Figure, record: Record) -> str:
-    """Return when it was measured, and by what kind of run if models were trained or kept."""
-    kind = figure.models or isinstance(figure.source, Kept) or record.get("run") == "reduced"
-    run = f"{record['run']} run" if kind and "run" in record else ""
-    return ", ".join(filter(None, [record.get("when", ""), run]))
+    """Return the command that ran; if today's is another one, that too, marked as not run."""
+    ran, now = record.get("command"), figure.source.command
+    parts = [f"`{ran}`"] if ran else []
+    if ran != now:
+        parts += [f"{'today, ' if ran else ''}not run: `{now}`"]
+    return "; ".join(parts).replace(OUT, "OUT")
 
 
 def _machines(figures: Sequence[Figure], records: Mapping[str, Record]) -> str:

@@ -7,7 +7,7 @@ import figures
 from figures.figure import Figure, Kept, Source
 
 # The rest of the package is what themes are made of.
-_NO_THEMES = {"figure", "page", "register", "running"}
+_NO_THEMES = {"figure", "kept", "page", "register", "running"}
 
 
 def themes() -> dict[str, tuple[Figure, ...]]:

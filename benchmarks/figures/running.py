@@ -52,7 +52,12 @@ class Measurement:
 
     @property
     def busy(self) -> bool:
-        return self.others > MOST_OTHERS or self.stolen > MOST_STOLEN
+        return was_busy(self.others, self.stolen)
+
+
+def was_busy(others: float, stolen: float) -> bool:
+    """Return whether these shares of all cores are too large for times to be judged."""
+    return others > MOST_OTHERS or stolen > MOST_STOLEN
 
 
 def code_commit() -> str:

@@ -73,22 +73,21 @@ def shuffled_epsilon(clients: int, delta: float) -> Reader:
 
 
 def fewest_seeds(output: Output) -> float:
-    """Return the fewest seeds of a mechanism that keeps the epsilon asked."""
+    """Return the fewest seeds of a row; none may spend more than the epsilon asked."""
     counts = []
     for row in output.rows():
-        if row.get("published_epsilon"):
-            continue
-        if row.get("epsilon") and float(row["epsilon_spent"]) > float(row["epsilon"]):
+        asked = row.get("epsilon") if not row.get("published_epsilon") else ""
+        if asked and not float(row["epsilon_spent"]) <= float(asked):
             raise UnreadableError(f"{row['mechanism']} spends {row['epsilon_spent']}")
         counts.append(int(row["seeds"]))
     return min(counts)
 
 
-# {study: its data}; the one about cost measures seconds and bytes, and no accuracy.
+# {study: its data}
 _STUDIES = {
     **{f"udp-{name}": "mnist" for name in ("accuracy", "clients", "sampling", "privacy")},
     **{f"udp-{name}": "mnist" for name in ("shuffler", "heterogeneous", "connectivity")},
-    **{"udp-cifar10": "cifar10", "udp-scaffold-wind": "wind", "udp-cost": ""},
+    **{"udp-cifar10": "cifar10", "udp-scaffold-wind": "wind"},
 }
 
 FIGURES = (
@@ -190,14 +189,22 @@ FIGURES = (
     *(
         Figure(
             name=f"{name}-seeds",
-            asked=f"{name}: every mechanism at the same sound epsilon (but NbAFL, whose published "
-            "epsilon is none), at least 3 seeds",
+            asked=f"{name}: every mechanism is trained with at least 3 seeds and spends at most "
+            "the epsilon asked (but NbAFL, whose published epsilon is none)",
             bound=at_least(3),
             source=kept(name),
             read=fewest_seeds,
             unit="seeds",
-            models=trained(data) if data else None,
+            models=trained(data),
         )
         for name, data in _STUDIES.items()
+    ),
+    Figure(
+        name="udp-cost-seeds",
+        asked="udp-cost: seconds and bytes of every mechanism, each with at least 3 seeds",
+        bound=at_least(3),
+        source=kept("udp-cost"),
+        read=fewest_seeds,
+        unit="seeds",
     ),
 )

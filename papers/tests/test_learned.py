@@ -59,6 +59,9 @@ def test_a_setting_that_is_not_learned_without_noise_gets_no_verdict(
     )
     assert len(findings.rows) == 14
     assert {row["trivial_score"] for row in findings.rows} == {0.11}
+    others = 0.8 if floor == 0.8 else None
+    floors = {(row["clients"], row["learned_from"]) for row in findings.rows}
+    assert floors == {(4, 0.8), (10, others)}
     assert "(the most frequent class) scores 11.00% (4), 11.00% (10)." in findings.verdict
     captions = [figure.caption for figure in findings.figures]
     assert all("The best constant answer scores 0.110." in caption for caption in captions)
@@ -68,9 +71,11 @@ def test_no_better_than_a_constant_answer_is_not_learned_either(tmp_path: Path) 
     def train(spec: Any, *, on_round: Any = None) -> dict[str, Any]:
         return {**_train(spec, on_round=on_round), "trivial_score": 0.8}
 
-    told = _findings(tmp_path, _table(), train).verdict
+    findings = _findings(tmp_path, _table(), train)
+    told = findings.verdict
     assert "Not learned: clients 4. Without noise it reaches 77.70% (the best constant" in told
     assert "Not learned: clients 10" not in told
+    assert "learned_from" not in findings.rows[0]  # This study asks nothing of it.
 
 
 def test_missing_training_without_noise_is_said(tmp_path: Path) -> None:
@@ -172,10 +177,12 @@ def test_ridge_regression_and_trials_agree_with_a_plain_computation(tmp_path: Pa
 
 def test_grids_of_claims_have_floors_and_grids_without_privacy_have_targets() -> None:
     named = {grid_file.name: grid_file for grid_file in read_grid_files()}
-    for name in ("dp-sgd-mnist", "dp-sgd-medical-mnist", "dp-sgd-cifar10", "adaptive-clipping"):
+    claims = ("dp-sgd-mnist", "dp-sgd-medical-mnist", "dp-sgd-cifar10", "adaptive-clipping")
+    paper = [f"udp-{name}" for name in ("accuracy", "privacy", "clients", "sampling", "cifar10")]
+    for name in (*claims, *paper, "udp-cifar10-resnet18", "udp-scaffold-wind"):
         assert named[name].figure.learned_from
-        values = [choice.value for choice in full_grid(named[name]).axes["mechanism"]]
-        assert "no noise" in values
+        values = {choice.value for choice in full_grid(named[name]).axes["mechanism"]}
+        assert values & {"no noise", "no privacy"}
     plain = [grid_file for name, grid_file in named.items() if name.startswith("plain-")]
     assert len(plain) == 4
     for grid_file in plain:

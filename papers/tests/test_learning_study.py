@@ -176,7 +176,7 @@ def test_a_rate_at_the_edge_is_reported(tmp_path: Path) -> None:
 def test_a_part_of_a_grid_is_trained_and_the_page_says_what_was_left_out(tmp_path: Path) -> None:
     findings = _findings(tmp_path, fast=False, only=["epsilon=3.0"])
     assert {row["epsilon"] for row in findings.rows if row["epsilon"]} == {3.0}
-    assert findings.reduced == "epsilon 3.0 only, of 1.0, 3.0, 10.0."
+    assert findings.reduced == "epsilon 3.0 only, of 1.0, 3.0, 10.0; 3 seeds, not 8."
     for only, message in (
         (["epsilons=3.0"], "unknown axis 'epsilons'; did you mean 'epsilon'"),
         (["epsilon=4"], "unknown value of the axis 'epsilon' '4'"),

@@ -33,7 +33,7 @@ def render_page(result: Mapping[str, Any], charts: Sequence[Chart]) -> str:
 def show_cell(value: object) -> str:
     """Return a cell of a table as text: numbers with four significant digits, strings unchanged."""
     match value:
-        case None:
+        case None | "":
             return "-"
         case bool():
             return "yes" if value else "no"

@@ -7,11 +7,12 @@ good as no noise. Rows of such a setting stay in the table and get no verdict.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sottovoce_papers.experiment import Cell
+from sottovoce_papers.experiment import Cell, Row
 from sottovoce_papers.grid_files import EPSILON, MECHANISM, FigureOptions
 from sottovoce_papers.learning.rows import TRIVIAL, Summary
 
 Setting = tuple[tuple[str, Cell], ...]
+FLOOR = "learned_from"  # The column of the floors.
 
 
 def setting_of(row: Summary) -> Setting:
@@ -54,6 +55,15 @@ class Floors:
             named = "; ".join(map(_name, unknown))
             lines.append(f"Training without noise is missing for {named}.")
         return [line for line in lines if line]
+
+    def with_floors(self, cells: Sequence[Row]) -> list[Row]:
+        """Return the page's table with the floor of each row, if the study states any."""
+        if not self.options.learned_from:
+            return list(cells)
+        return [
+            {**own, FLOOR: self._floor(row) or None}
+            for row, own in zip(self.rows, cells, strict=True)
+        ]
 
     def _not_learned(self, row: Summary) -> str:
         asked = [f"{self._floor(row):.0%} are asked for"] if self._floor(row) else []

@@ -128,7 +128,7 @@ def study(grid_file: GridFile, settings: Settings, train: Train | None = None) -
     floors = Floors(options=grid_file.figure, rows=rows)
     told = verdict(grid_file, rows, trained.failures, floors.has_learned)
     lines = [told, *sentences(grid_file, rows, scores), *floors.sentences()]
-    cells = table(rows, grid_file.figure.target_accuracy)
+    cells = floors.with_floors(table(rows, grid_file.figure.target_accuracy))
     return Findings(
         rows=with_targets(grid_file, rows, cells, scores),
         figures=figures(grid_file, rows, scores),
@@ -234,11 +234,11 @@ def _only_rate(final: Sequence[Trial]) -> dict[Group, TunedRate]:
 
 
 def _reduced(grid_file: GridFile, grid: TrainingGrid, settings: Settings) -> str:
-    if not settings.fast:
-        return f"{grid.reduced}." if grid.reduced else ""
+    """Return what the run leaves out of the study, seeds included; empty for the full study."""
     planned = grid_file.experiment.seeds
     fewer = f"{settings.seeds} seeds, not {planned}" if settings.seeds < planned else ""
-    return "; ".join(part for part in (grid.reduced, fewer) if part) + "."
+    told = "; ".join(part for part in (grid.reduced, fewer) if part)
+    return f"{told}." if told else ""
 
 
 def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings) -> str:
