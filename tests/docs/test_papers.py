@@ -1,6 +1,7 @@
 """The page about the papers has a row for every numbered item, and every row can be followed."""
 
 import re
+from collections.abc import Iterable
 
 import pytest
 from pages import ROOT
@@ -11,7 +12,7 @@ VERDICTS = (
     "No claim",
 )  # fmt: skip
 # The items of each paper, read from the papers; definitions and assumptions claim nothing.
-NUMBERED = {
+NUMBERED: dict[str, dict[str, Iterable[object]]] = {
     "MVU": {
         "Lemma": (5, 6, 7, 10),
         "Theorem": (8, 9),
