@@ -91,6 +91,27 @@ def test_the_triangle_inequality_is_far_off_after_many_rounds(noise: Noise) -> N
     assert ratios[3] == pytest.approx(100.0 * limit, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("noise", "exact", "printed"),
+    [
+        (ScalarGaussian(stddev=1.0), 7.979, 79.79),
+        (ScalarLaplace(scale=1.0), 11.27, 100.0),
+        (ScalarStaircase(step=1.0, epsilon=1.0, nu=nu_for_mean_absolute(1.0)), 11.04, 130.6),
+    ],
+)
+def test_theorems_3_8_and_9_of_udp_fl_print_ten_times_the_distance_of_a_hundred_rounds(
+    noise: Noise, exact: float, printed: float
+) -> None:
+    """Theorem 8 is that of its proof; theorem 3 is wrong for one round, too."""
+    assert mean_absolute_sum(noise, 100) == pytest.approx(exact, rel=5e-4)
+    if isinstance(noise, ScalarStaircase):
+        b = math.exp(-1.0)
+        one_round = (noise.nu**2 + b - b * noise.nu**2 + b) / (1.0 - b)
+    else:
+        one_round = noise.mean_absolute
+    assert 100.0 * one_round == pytest.approx(printed, rel=5e-4)
+
+
 def test_rounds_must_be_a_positive_integer() -> None:
     with pytest.raises(ParameterError, match="rounds"):
         mean_absolute_sum(ScalarLaplace(scale=1.0), 0)

@@ -19,8 +19,9 @@ from sottovoce.mechanisms.noise.laws import (
     nu_for_mean_absolute,
     nu_for_variance,
 )
+from sottovoce.privacy import accounting
 from sottovoce.privacy.additive_noise import laplace_renyi, staircase_renyi
-from sottovoce.privacy.events import GaussianNoise
+from sottovoce.privacy.events import GaussianNoise, Repeated
 from sottovoce.privacy.renyi import renyi_divergence
 
 # Section 4.2 and theorems 1 and 2: the staircase.
@@ -192,6 +193,13 @@ def test_theorem_8_s_statement_and_proof_differ_by_the_rounds() -> None:
     assert stated < 0.11 * exact < exact < 0.11 * proved
 
 
+def test_lemma_4_is_right() -> None:
+    for order, budget, sensitivity in ((2.0, 0.1, 1.0), (8.0, 3.0, 2.0)):
+        stddev = math.sqrt(order * sensitivity**2 / (2.0 * budget))
+        printed = 2.0 * stddev / math.sqrt(2.0 * math.pi)
+        assert ScalarGaussian(stddev=stddev).mean_absolute == pytest.approx(printed)
+
+
 def test_lemma_5_and_theorem_9_disagree_and_the_latter_s_integral_is_not_its_value() -> None:
     """Delta/b against b; and the integral of |x| 2b e^(-|x|/b) is 4 b^3."""
     sensitivity, b = 1.0, 2.0
@@ -214,6 +222,67 @@ def test_theorem_4_takes_the_square_of_the_mean_amplitude_for_the_variance() -> 
         printed = math.exp(epsilon) / math.expm1(epsilon) ** 2
         assert printed == pytest.approx(noise.mean_absolute**2)
         assert noise.variance > 1.9 * printed
+    noise = ScalarStaircase(step=1.0, epsilon=16.0, nu=nu_for_mean_absolute(16.0))
+    assert noise.variance > 990.0 * math.exp(16.0) / math.expm1(16.0) ** 2  # No constant covers it.
+
+
+def test_theorem_4_s_noisy_descent_never_arrives_however_many_rounds_are_added() -> None:
+    """On w^2/2 the expected squared distance stays above rate Var/(2 - rate)."""
+    rate, squared_distance = 0.1, 1.0
+    noise = ScalarStaircase(step=1.0, epsilon=1.0, nu=nu_for_mean_absolute(1.0))
+    for _ in range(10_000):
+        squared_distance = (1.0 - rate) ** 2 * squared_distance + rate**2 * noise.variance
+    assert squared_distance == pytest.approx(rate * noise.variance / (2.0 - rate))
+    assert squared_distance == pytest.approx(0.101, abs=5e-4)
+
+
+def test_theorem_5_s_bend_is_no_minimizer_and_moves_models_that_are_at_the_minimum() -> None:
+    """For the loss w^2/2, one client, w = 1 and a rate of 0.1 (so v = 0.9 and L = 1)."""
+
+    def printed_bend(v: float, w: float) -> float:
+        return 1.2 + 1.1 * w - 0.1 * v
+
+    def mean_loss(bend: float, v: float, w: float) -> float:
+        def loss(r: mpmath.mpf) -> mpmath.mpf:
+            return ((1 - r) ** 2 * v + 2 * r * (1 - r) * bend + r**2 * w) ** 2 / 2
+
+        return float(mpmath.quad(loss, [0, 1]))
+
+    best = -0.75 * (0.9 + 1.0)  # Where the derivative of the mean loss by the bend is zero.
+    assert mean_loss(best, 0.9, 1.0) == pytest.approx(0.0756, abs=5e-5)
+    assert mean_loss(0.95, 0.9, 1.0) == pytest.approx(0.4517, abs=5e-5)  # A straight line.
+    assert mean_loss(printed_bend(0.9, 1.0), 0.9, 1.0) == pytest.approx(0.9565, abs=5e-5)
+    w = 0.0
+    for _ in range(1000):  # Equation 6 with the moments of U(0, 1), from the minimum on.
+        v = 0.9 * w
+        w = (v + printed_bend(v, w) + w) / 3.0
+    assert w == pytest.approx(40.0 / 3.0)
+
+
+# Theorems 6 and 7.
+
+
+def test_theorem_6_is_right() -> None:
+    for order, budget, sensitivity in ((1.5, 0.1, 1.0), (8.0, 0.5, 3.0), (64.0, 4.0, 0.1)):
+        stddev = math.sqrt(order * sensitivity**2 / (2.0 * budget))
+        event = GaussianNoise(mu=sensitivity / stddev, adjacency=Adjacency.ZERO_OUT)
+        assert renyi_divergence(event, order) == pytest.approx(budget)
+
+
+@pytest.mark.parametrize(
+    ("order", "budget", "spent"), [(2.0, 0.001, 0.349), (2.0, 0.5, 0.703), (8.0, 0.001, 0.0689)]
+)
+def test_theorem_7_s_scale_spends_more_than_the_budget(
+    order: float, budget: float, spent: float
+) -> None:
+    """It has + (alpha - 1) where solving equation 13 for the scale gives - (alpha - 1)."""
+
+    def scale(sign: float) -> float:
+        inner = (2.0 * order - 1.0) * math.exp(budget * (order - 1.0)) + sign * (order - 1.0)
+        return (order - 1.0) / math.log(inner / order)
+
+    assert laplace_renyi(1.0 / scale(1.0), 1, order) == pytest.approx(spent, rel=2e-3)
+    assert laplace_renyi(1.0 / scale(-1.0), 1, order) <= budget
 
 
 @pytest.mark.parametrize(("epsilon", "saved"), [(0.01, 4e-6), (1.0, 0.04), (4.0, 0.42)])
@@ -235,7 +304,7 @@ def test_the_saving_of_a_twelfth_is_right_and_nothing_next_to_the_variance() -> 
         assert best > (1.0 - epsilon**2 / 20.0) * 2.0 / epsilon**2
 
 
-# Lemma 2: shuffling.
+# Lemmas 2 and 3: shuffling.
 
 
 def printed_shuffled_renyi(order: int, epsilon: float, clients: int) -> float:
@@ -272,3 +341,37 @@ def test_lemma_2_lies_below_shuffled_randomized_response(
     assert printed_shuffled_renyi(order, epsilon, clients) == pytest.approx(printed, abs=5e-4)
     assert exact_shuffled_response(order, epsilon, clients) == pytest.approx(exact, rel=2e-3)
     assert exact > printed
+
+
+@pytest.mark.parametrize("clients", [2, 10, 1000])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("order", [2, 8, 32])
+def test_lemma_3_holds_for_randomized_response_but_not_for_every_randomizer(
+    order: int, epsilon: float, clients: int
+) -> None:
+    excess = math.comb(order, 2) * math.expm1(epsilon) ** 2 / (clients * math.exp(epsilon))
+    printed = math.log1p(excess) / (order - 1.0)
+    assert exact_shuffled_response(order, epsilon, clients) >= printed > 0.0  # A constant has 0.
+
+
+# Algorithms 1 and 3.
+
+
+def test_algorithm_1_s_merging_ends_for_two_models_only() -> None:
+    """It replaces n models by one for each pair, while there is more than one."""
+    after = [[n] for n in (2, 3, 4, 10)]
+    for counts in after:
+        for _ in range(3):
+            counts.append(math.comb(counts[-1], 2))
+    assert after == [[2, 1, 0, 0], [3, 3, 3, 3], [4, 6, 15, 105], [10, 45, 990, 489_555]]
+
+
+def test_algorithm_3_s_noise_spends_four_times_the_budget() -> None:
+    """It compares the sum of divergences with epsilon, without log(1/delta)/(alpha - 1)."""
+    order, rounds, budget = 2.0, 150, 1.0
+    stddev = math.sqrt(order * rounds / (2.0 * budget))  # The sum over all rounds is the budget.
+    step = GaussianNoise(mu=1.0 / stddev, adjacency=Adjacency.ZERO_OUT)
+    event = Repeated(event=step, count=rounds)
+    assert renyi_divergence(event, order) == pytest.approx(budget)
+    assert accounting.epsilon(event, 1e-5) == pytest.approx(4.377, abs=5e-4)
+    assert renyi_divergence(event, 10.0 * order) == pytest.approx(10.0 * budget)  # "for all alpha"
