@@ -13,6 +13,7 @@ from mpmath import mp
 
 from sottovoce.mechanisms.noise.laws import ScalarStaircase, nu_for_mean_absolute, nu_for_variance
 from sottovoce.privacy.additive_noise import staircase_renyi
+from sottovoce_papers.cli_experiment import formula_names
 from sottovoce_papers.published import FORMULAS
 from sottovoce_papers.published.mvu import GRID, geometric_table
 from sottovoce_papers.published.udp_noise import lemma_1, theorem_3
@@ -237,7 +238,7 @@ def shuffled(eps0: float, clients: int, order: int) -> Any:
             chances += [1 - truth if bit else truth for bit in bits[1:]]
             law[sum(bits)] += mpmath.fprod(chances)
         laws.append(law)
-    return divergence(*laws, order)
+    return divergence(laws[0], laws[1], order)
 
 
 def laplace_sum(rounds: int) -> Any:
@@ -269,6 +270,7 @@ TRUTHS: dict[str, Callable[[], Any]] = {
     "mvu-lemma-7": lambda: worst_renyi_of_vectors(1, 1.0),
     "mvu-theorem-8": lambda: bitwise(1.0, 3),
     "mvu-theorem-9": lambda: generalized(1.0, 8),
+    "mvu-figure-2-laplace": lambda: loss([mpmath.exp(-2)], [mpmath.exp(0)]),  # densities at 1
     "mvu-lemma-10": lambda: dithered_quantile(128, 8, 0.01),
     "imvu-lemma-1": lambda: worst_bits(2.0, 1.0, 1.0, 1),
     "imvu-theorem-1": lambda: worst_bits(2.0, 1.0, 1.0, 10),
@@ -411,6 +413,8 @@ def test_the_list_shows_every_formula_with_its_correction(cli: Any) -> None:
     )
     text = cli("experiment", "published").out
     assert all(name in text for name in FORMULAS)
+    assert formula_names("") == sorted(FORMULAS)
+    assert formula_names("udp-lemma-2") == ["udp-lemma-2"]
 
 
 def test_a_formula_is_printed_next_to_the_true_value(cli: Any) -> None:

@@ -119,6 +119,11 @@ def _norm_quantile(norm: float, dimension: int, levels: int, failure: float) -> 
     return float(norms[order][np.argmax(beyond <= failure)])
 
 
+def figure_2_variance(epsilon: float) -> float:
+    """Return the variance of Laplace noise in figure 2, where numbers lie in [-1, 1]."""
+    return 2.0 / epsilon**2
+
+
 _EPSILON = Input(1.0, 0.01, 20.0)
 _VECTOR = {
     "order": Input(8.0, 1.01, 1000.0),
@@ -230,6 +235,21 @@ FORMULAS = (
             largest_losses(generalized_response(epsilon, levels)).max()
         ),
         truth="exact, by enumeration of all inputs and outputs",
+    ),
+    Formula(
+        name="mvu-figure-2-laplace",
+        paper=PAPER,
+        number="figure 2",
+        claim="the pure epsilon between any two numbers of [-1, 1] with Laplace noise of variance "
+        "2/epsilon^2",
+        relation="at most",
+        holds=False,
+        correction="the variance must be 8/epsilon^2, since two numbers may lie 2 apart",
+        why="The plotted variance belongs to a sensitivity of 1, that of a number against 0.",
+        inputs={"epsilon": _EPSILON},
+        published=lambda epsilon: epsilon,
+        true=lambda epsilon: 2.0 / math.sqrt(figure_2_variance(epsilon) / 2.0),
+        truth="exact: the distance 2 divided by the scale of the noise",
     ),
     Formula(
         name="mvu-lemma-10",

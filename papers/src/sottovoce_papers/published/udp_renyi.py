@@ -192,8 +192,8 @@ FORMULAS = (
         holds=False,
         correction="a scale of 1/budget or more always suffices; the library's calibration finds "
         "the smallest one from equation 13",
-        why="The printed scale goes to 0 as the order goes to 1, while the divergence that it "
-        "should bound does not.",
+        why="The printed scale goes to 0 as the order goes to 1, so that the divergence grows "
+        "without limit.",
         inputs={"order": Input(1.2, 1.001, 1000.0), "budget": _BUDGET},
         published=lambda order, budget: budget,  # noqa: ARG005
         true=lambda order, budget: laplace_renyi(budget / (order - 1.0), 1, order),
@@ -247,7 +247,7 @@ FORMULAS = (
         name="udp-theorem-7",
         paper=PAPER,
         number="theorem 7",
-        claim="the Renyi divergence of Laplace noise of the smallest scale that it allows",
+        claim="the Renyi divergence of Laplace noise of the smallest scale 1/b that it allows",
         relation="at most",
         holds=False,
         correction="the last term must be -(order - 1): order e^((order - 1)/scale) at most "
