@@ -47,10 +47,13 @@ def theorem_1_parameter(order: float, budget: float) -> float:
 
 
 def equation_13(order: float, shift: float) -> float:
-    """Return the Renyi divergence of Laplace noise shifted by `shift` of its scales, as printed."""
-    up = order / (2.0 * order - 1.0) * math.exp((order - 1.0) * shift)
-    down = (order - 1.0) / (2.0 * order - 1.0) * math.exp(-order * shift)
-    return math.log(up + down) / (order - 1.0)
+    """Return the Renyi divergence of Laplace noise shifted by `shift` of its scales, as printed.
+
+    1 is subtracted from both exponentials, whose weights have the sum 1: small shifts keep digits.
+    """
+    up = order / (2.0 * order - 1.0) * math.expm1((order - 1.0) * shift)
+    down = (order - 1.0) / (2.0 * order - 1.0) * math.expm1(-order * shift)
+    return math.log1p(up + down) / (order - 1.0)
 
 
 def table_3_laplace(order: float, shift: float) -> float:
