@@ -100,8 +100,9 @@ mutations: install-dev ## faults planted one at a time: the tests that docs/expl
 designs: install-dev ## solve again the MVU designs that come with the package (minutes)
 	$(BIN)/python tools/ship_designs.py
 
-names: install ## the page of every exported name, from docstrings, into docs/reference/names.md
+names: install ## the pages of every exported name and of published formulas, into docs/reference/
 	$(BIN)/python tools/docs_names.py
+	$(BIN)/python tools/docs_published.py
 
 picture: install ## the README's picture, from results/, into docs/accuracy-by-bytes.svg
 	$(BIN)/python tools/readme_picture.py

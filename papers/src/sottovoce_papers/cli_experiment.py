@@ -13,11 +13,13 @@ from sottovoce.cli.options import Device
 from sottovoce.cli.output import (
     Json,
     ProgressReporter,
+    print_fields,
     print_json,
     print_table,
     report_progress,
     say,
 )
+from sottovoce.core.errors import ParameterError
 from sottovoce.core.registry import plugin_names
 
 if TYPE_CHECKING:
@@ -210,6 +212,59 @@ def _run_one(
     if result["failures"]:
         return f"{_failed(result)}; {verdict}", True
     return verdict, False
+
+
+def formula_names(incomplete: str) -> list[str]:
+    """Return the published formulas whose name begins so, read from the source files."""
+    found = find_matches(_EXPERIMENTS / "published", r'^        name="([^"]+)",$')
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+@app.command("published")
+def published(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A formula; without it, all are listed.", autocompletion=formula_names),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="An input, as in order=2; repeatable."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the number that a paper's own formula gives next to the true one.
+
+    A formula that does not hold is evaluated at a counterexample unless other inputs are set.
+    """
+    from sottovoce_papers.published import FORMULAS, describe, find, show_value
+
+    if name is None:
+        if set_:
+            raise ParameterError("--set needs a formula; name one that the list shows")
+        rows = [describe(formula) for formula in FORMULAS.values()]
+        if as_json:
+            print_json(rows)
+        else:
+            columns = ["name", "paper", "number", "claim", "sound", "correction"]
+            print_table(columns, [[_word(row[column]) for column in columns] for row in rows])
+        return
+    comparison = find(name).compare(set_ or ())
+    if as_json:
+        print_json(comparison.plain())
+        return
+    described = {key: _word(value) for key, value in describe(comparison.formula).items()}
+    inputs = ", ".join(f"{key} = {value:g}" for key, value in comparison.inputs.items())
+    print_fields(
+        {
+            **described,
+            "inputs": inputs,
+            "published": show_value(comparison.published),
+            "true": show_value(comparison.true),
+            "truth": comparison.formula.truth,
+            "outcome": comparison.outcome,
+            "why": comparison.formula.why,
+        }
+    )
 
 
 @app.command("publish")

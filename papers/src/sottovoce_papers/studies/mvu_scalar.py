@@ -13,6 +13,7 @@ from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import JointLaw, Mechanism, bits_per_coordinate
 from sottovoce_papers.experiment import NOTHING_TUNED, Figure, Findings, Row, Settings, experiment
+from sottovoce_papers.published.mvu import figure_2_variance
 
 NUM_INPUTS = 50
 NUM_CLIENTS = 100_000
@@ -199,6 +200,6 @@ def _verdict(rows: Sequence[Row], epsilons: Sequence[float]) -> str:
             f"At epsilon = {epsilon:g} MVU with 3 bits has mean variance {ours:.4g}, {relation} "
             f"the best other compression ({best}, {theirs:.4g}); for continuous input it is "
             f"{continuous:.4g}; Laplace has {laplace:.4g} (the paper's would have "
-            f"{laplace / 4.0:.4g})"
+            f"{figure_2_variance(epsilon):.4g})"
         )
     return "\n".join(f"{sentence}." for sentence in sentences)

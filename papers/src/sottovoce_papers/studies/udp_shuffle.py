@@ -1,9 +1,6 @@
 """UDP-FL, section 4.4: the gain from a shuffler, and a printed bound that is below the truth."""
 
-import math
 from collections.abc import Iterator, Sequence
-
-import numpy as np
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.charts.lines import ChartLine, LineChart
@@ -24,6 +21,7 @@ from sottovoce_papers.experiment import (
     experiment,
     number,
 )
+from sottovoce_papers.published.udp_shuffling import exact_divergence, lemma_2
 
 EPSILONS, FAST_EPSILONS = (0.5, 1.0, 2.0, 4.0), (1.0, 4.0)
 CLIENTS, FAST_CLIENTS = (10, 100, 1000, 10_000, 100_000, 1_000_000), (10, 1000)
@@ -36,32 +34,6 @@ AMPLIFICATION, LEMMA, VECTOR = "amplification", "lemma 2", "vector"
 # A shuffle that saves less than this fraction of epsilon counts as no gain.
 NOTHING = 0.01
 _R = Adjacency.REPLACE_ONE
-
-
-def as_printed(eps0: float, clients: int, order: int) -> float:
-    """Return lemma 2 as printed: log(1 + C(a,2) 4 (e^eps0 - 1)^2/N)/(a - 1). It is NOT a bound."""
-    excess = math.comb(order, 2) * 4.0 * math.expm1(eps0) ** 2 / clients
-    return math.log1p(excess) / (order - 1)
-
-
-def exact_divergence(eps0: float, clients: int, order: int) -> float:
-    """Return D_a of shuffled binary randomized response where all other clients have 0.
-
-    It is the larger of both directions. A shuffle of bits reveals how many are 1. With q =
-    1/(e^eps0 + 1) and b the pmf of Bin(N-1, q), the count is j with probability (1-q) b(j) + q
-    b(j-1) if the client has a 0, and q b(j) + (1-q) b(j-1) if it has a 1.
-    """
-    from scipy.special import gammaln, logsumexp
-
-    counts, others = np.arange(clients + 1.0), clients - 1.0
-    log_lie, log_truth = -np.logaddexp(0.0, eps0), -np.logaddexp(0.0, -eps0)
-    choices = gammaln(others + 1.0) - gammaln(counts + 1.0) - gammaln(others - counts + 1.0)
-    pmf = choices + counts * log_lie + (others - counts) * log_truth  # -inf at the last count
-    before = np.concatenate([[-np.inf], pmf[:-1]])
-    zero = np.logaddexp(log_truth + pmf, log_lie + before)
-    one = np.logaddexp(log_lie + pmf, log_truth + before)
-    moments = [logsumexp(order * p + (1.0 - order) * q) for p, q in ((zero, one), (one, zero))]
-    return float(max(moments)) / (order - 1)
 
 
 def _row(part: str, **values: float) -> Row:
@@ -104,7 +76,7 @@ def lemma(eps0: float, clients: int, order: int) -> Row:
         eps0=eps0,
         clients=clients,
         order=order,
-        printed=as_printed(eps0, clients, order),
+        printed=lemma_2(eps0, clients, order),
         exact=exact_divergence(eps0, clients, order),
         local_divergence=renyi_divergence(PureDp(epsilon=eps0, adjacency=_R), float(order)),
     )
@@ -179,7 +151,7 @@ def udp_shuffle(settings: Settings) -> Findings:
         "eps0-DP between any two inputs (replace-one). 'exact' is the Renyi divergence of shuffled "
         "binary randomized response by enumeration over the binomial counts, where all other "
         "clients have the same bit: a bound for every mechanism cannot lie below it. 'printed' is "
-        "lemma 2 with gamma = eps0, and is used nowhere else. Vectors are one-bit codes "
+        "lemma 2 with gamma = eps0, and is charged nowhere. Vectors are one-bit codes "
         f"(gauss_hermite, 2 levels) of an L2 ball whose message alone has epsilon "
         f"{VECTOR_EPSILON:g} at delta {DELTAS[0]:g}; eps0 is then their pure epsilon.",
         tuning=NOTHING_TUNED,
