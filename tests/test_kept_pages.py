@@ -1,6 +1,7 @@
 """A page under results/ is judged by what it says: full or reduced, learned or not, or refused."""
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +201,19 @@ def test_seeds_are_not_counted_where_a_mechanism_spends_more_than_was_asked() ->
     assert fewest_seeds(Output(text=sound)) == 3.0
     with pytest.raises(UnreadableError, match=r"one bit spends 4\.01"):
         fewest_seeds(Output(text=f"{sound}one bit,4.0,4.01,,3\n"))
+
+
+def test_a_page_names_its_models_that_are_no_better_than_a_constant_answer() -> None:
+    named = 0
+    for table in sorted((ROOT / "results").glob("*/data.csv")):
+        with table.open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row.get("accuracy_low")]
+        # Earlier tables do not have the constant answer's score, which is at least a tenth here.
+        low = [float(row["accuracy_low"]) <= float(row.get("trivial_score") or 0.1) for row in rows]
+        page = table.with_name("README.md").read_text()
+        told = re.findall(
+            r"^No better than the best constant answer.*: (.+)\.$", page, re.MULTILINE
+        )
+        assert bool(told) >= any(low), table
+        named += len(told)
+    assert named > 5

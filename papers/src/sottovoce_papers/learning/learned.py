@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sottovoce_papers.experiment import Cell, Row
 from sottovoce_papers.grid_files import EPSILON, MECHANISM, FigureOptions
-from sottovoce_papers.learning.rows import TRIVIAL, Summary
+from sottovoce_papers.learning.rows import TRIVIAL, Summary, named_with_epsilon
 
 Setting = tuple[tuple[str, Cell], ...]
 FLOOR = "learned_from"  # The column of the floors.
@@ -43,7 +43,7 @@ class Floors:
             if row.epsilon is not None and row.published is None
         }
         settings = {**private, **{setting_of(row): row for row in self._plain_rows()}}
-        lines = [self._constant_answers()]
+        lines = [self._constant_answers(), self._at_chance()]
         lines += [self._not_learned(r) for r in settings.values() if self.has_learned(r) is False]
         unknown = [row for key, row in private.items() if key not in self._without_noise()]
         if unknown and len(unknown) == len(private):
@@ -88,6 +88,18 @@ class Floors:
         what = "the median of the targets; its R-squared is 0 or less" if regression else ""
         what = what or "the most frequent class"
         return f"The best constant answer on the test data ({what}) scores {', '.join(known)}."
+
+    def _at_chance(self) -> str:
+        found = []
+        for row in self.rows:
+            trivial = self._trivial(row)
+            if trivial is None or row.mean is None or row.interval is None:
+                continue
+            if row.interval[0] <= trivial:
+                found.append(named_with_epsilon(row))
+        if not found:
+            return ""
+        return f"No better than the best constant answer, by their intervals: {'; '.join(found)}."
 
     def _plain_rows(self) -> list[Summary]:
         return [

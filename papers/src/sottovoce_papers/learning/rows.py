@@ -242,7 +242,7 @@ def verdict(
         lines += _targets(grid_file.figure.target_accuracy, rows)
     edges = [row for row in rows if row.rate and row.rate.at_edge]
     if edges:
-        named = "; ".join(map(_named_with_epsilon, edges))
+        named = "; ".join(map(named_with_epsilon, edges))
         lines.append(
             f"The chosen learning rate lies at the edge of the grid for {named}: a wider grid "
             "might do better there."
@@ -254,7 +254,15 @@ def verdict(
     return "\n".join(line for line in lines if line)
 
 
-def _named_with_epsilon(row: Summary) -> str:
+def named_with_epsilon(row: Summary) -> str:
+    """Return the name of a row with all its axes.
+
+    Args:
+        row: The row.
+
+    Returns:
+        Such as "one bit, MNIST at epsilon 8".
+    """
     return row.full_name + ("" if row.epsilon is None else f" at epsilon {row.epsilon:g}")
 
 
