@@ -86,12 +86,16 @@ def _clear(out: Path, name: str) -> None:
 
 def command(experiment: Experiment, settings: Settings) -> str:
     """Return the command that repeats the experiment."""
-    seeds = f" --seeds {settings.seeds}" if settings.seeds else ""
-    fast = " --fast" if settings.fast else ""
-    device = f" --device {settings.device}" if settings.device else ""
-    pairs = [f"{axis}={value}" for axis, values in settings.only.items() for value in values]
-    only = "".join(f" --only {shlex.quote(pair)}" for pair in pairs)
-    return f"sottovoce experiment run {experiment.name}{seeds}{fast}{device}{only}"
+    words = ["sottovoce", "experiment", "run", experiment.name]
+    words += ["--seeds", str(settings.seeds)] if settings.seeds else []
+    words += ["--fast"] if settings.fast else []
+    words += ["--device", settings.device] if settings.device else []
+    only = [f"{axis}={value}" for axis, values in settings.only.items() for value in values]
+    added = [one.text for one in settings.added]
+    for option, texts in {"--only": only, "--set": settings.changes, "--add": added}.items():
+        words += [word for text in texts for word in (option, text)]
+    words += ["--allow-code"] if settings.allow_code else []
+    return shlex.join(words)
 
 
 def _plain(
