@@ -37,6 +37,13 @@ class AddedMechanism:
         return registry.find(self.kind)
 
     @property
+    def searched(self) -> registry.CalibratedParameter:
+        """The parameter that calibration finds."""
+        found = self.registration.calibrated_parameter
+        assert found is not None, "parse_added has checked it"
+        return found
+
+    @property
     def table(self) -> dict[str, Any]:
         """The table `mechanism` of a spec."""
         return {"kind": self.kind, **self.parameters}
@@ -54,6 +61,8 @@ def parse_added(texts: Sequence[str]) -> tuple[AddedMechanism, ...]:
     found = tuple(_parse(text) for text in texts)
     for one in found:
         _check(one)
+        if found.count(one) > 1:
+            raise ConfigError(f"{_OPTION} gives '{one.text}' twice; give it once")
     return found
 
 
