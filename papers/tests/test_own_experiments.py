@@ -30,6 +30,7 @@ from sottovoce.privacy.zcdp import total_rho
 from sottovoce.runs.spec import RunSpec
 from sottovoce_papers import study
 from sottovoce_papers.added_mechanisms import parse_added
+from sottovoce_papers.experiment import Row
 from sottovoce_papers.learning import study as learning_study
 from sottovoce_papers.mean_estimation import at_epsilon, at_rho, choose_domain
 from sottovoce_papers.studies import mvu_scalar
@@ -188,11 +189,12 @@ def test_changes_that_would_not_hold_everywhere_are_refused(
 def test_an_added_mechanism_takes_the_favorite_s_settings_and_is_tuned(
     cli: Any, grid: Path, specs: list[RunSpec]
 ) -> None:
-    edit(grid, "levels = 2 } }", "levels = 2 }, rotation = 'off' }\nremove = ['algorithm.x']")
+    edit(grid, "levels = 2 } }", "levels = 2 }, rotation = 'off' }\nremove = ['algorithm.server_momentum']")
     assert cli(*OWN, *ADD, "--add", 'mechanism={kind = "gauss_hermite", levels = 8}').code == 0
     added = [spec for spec in specs if spec.mechanism.kind == "rounded_gaussian"]
     assert len(added) == 2 * (2 + 2)  # two budgets: two rates to tune, two seeds
     assert {spec.rotation for spec in added} == {"off"}
+    assert {spec.algorithm.parameters["server_momentum"] for spec in added} != {0.5}
     rows = result_in("experiments-out/my")["rows"]
     assert [row["mechanism"] for row in rows][-4::2] == [
         "rounded_gaussian",
@@ -332,7 +334,10 @@ def test_the_page_s_plug_in_appears_in_figures_of_learning(
     assert {one["stage"] for one in tuned} == {"tuning", "final"}
 
 
-ROWS = [{"a": 1, "b": 2, "c": None, "d": True}, {"a": "not reached", "b": 0.5, "c": 3, "d": False}]
+ROWS: list[Row] = [
+    {"a": 1, "b": 2, "c": None, "d": True},
+    {"a": "not reached", "b": 0.5, "c": 3, "d": False},
+]
 COLUMNS = {"a": ["1", "not reached"], "b": [2.0, 0.5], "c": [None, 3], "d": [True, False]}
 
 

@@ -152,7 +152,11 @@ def mvu_scalar(settings: Settings) -> Findings:
     for epsilon in epsilons:
         lines = []
         added = [calibrated_for_figure(one, epsilon) for one in settings.added]
-        for done, compared in enumerate(found := [*compared_mechanisms(epsilon), *added]):
+        found: list[ScalarMechanism | AddedScalarMechanism] = [
+            *compared_mechanisms(epsilon),
+            *added,
+        ]
+        for done, compared in enumerate(found):
             settings.on_step(f"epsilon {epsilon:g}", done, len(found), compared.name)
             variances = compared.variances(inputs)
             lines.append(ChartLine(name=compared.name, x=inputs.tolist(), y=variances.tolist()))
