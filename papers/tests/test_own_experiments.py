@@ -189,7 +189,11 @@ def test_changes_that_would_not_hold_everywhere_are_refused(
 def test_an_added_mechanism_takes_the_favorite_s_settings_and_is_tuned(
     cli: Any, grid: Path, specs: list[RunSpec]
 ) -> None:
-    edit(grid, "levels = 2 } }", "levels = 2 }, rotation = 'off' }\nremove = ['algorithm.server_momentum']")
+    edit(
+        grid,
+        "levels = 2 } }",
+        "levels = 2 }, rotation = 'off' }\nremove = ['algorithm.server_momentum']",
+    )
     assert cli(*OWN, *ADD, "--add", 'mechanism={kind = "gauss_hermite", levels = 8}').code == 0
     added = [spec for spec in specs if spec.mechanism.kind == "rounded_gaussian"]
     assert len(added) == 2 * (2 + 2)  # two budgets: two rates to tune, two seeds
