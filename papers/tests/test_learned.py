@@ -143,8 +143,8 @@ def test_a_target_is_reached_if_the_whole_interval_is_above_it() -> None:
     [
         ({"targets": [{"where": {"client": 4}, "accuracy": 0.5}]}, "did you mean 'clients'"),
         ({"targets": [{"where": {"clients": 5}, "accuracy": 0.5}]}, r"'where' must name some of"),
-        ({"targets": [{"accuracy": 85}]}, "'targets.0.accuracy'"),
-        ({"baselines": [{"kind": "lasso"}]}, "'baselines.0.kind'"),
+        ({"targets": [{"accuracy": 85}]}, r"'targets\[0\].accuracy'"),
+        ({"baselines": [{"kind": "lasso"}]}, r"'baselines\[0\].kind'"),
     ],
 )
 def test_wrong_targets_are_named(changes: dict[str, Any], error: str) -> None:

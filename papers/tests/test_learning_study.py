@@ -85,8 +85,11 @@ def test_both_versions_of_the_digits_grid_are_valid_specs() -> None:
     ("path", "value", "message"),
     [
         ("experiment.favorite", "two bits", "unknown mechanism of x.toml 'two bits'"),
-        ("experiment.seeds", 1, "'experiment.seeds': input should be greater than"),
-        ("experiment.claims", "", "'experiment.claims': extra inputs are not permitted"),
+        ("experiment.seeds", 1, "'experiment.seeds' must be greater than"),
+        ("experiment.claims", "", r"x.toml: unknown key 'claims'; did you mean 'claim'\?"),
+        ("axes.epsilon.valeus", [1.0], "'valeus'; did you mean 'values'.*axes.epsilon"),
+        ("name", "x", "unknown key 'name'"),
+        ("base.data.validation_fraction", 0.1, r"write it into \[tuning\]"),
         ("axes.mechanism", None, r"\[axes.mechanism\] is missing"),
         ("axes.seed", {"path": "seed", "values": [1]}, r"give \[experiment\] seeds"),
         ("axes.learning_rate", {"path": "a", "values": [1.0]}, r"needs \[tuning\]"),
@@ -399,7 +402,7 @@ def test_a_run_saves_a_page_and_goes_on_after_an_interruption(
         study.run(found, found.settings(fast=True), tmp_path)
     assert not (tmp_path / "index.html").exists()
     with pytest.raises(OutputError, match="unfinished experiment"):
-        publish.publish("digits-sweep", tmp_path, tmp_path / "results")
+        publish.publish(find("digits-sweep"), tmp_path, tmp_path / "results")
     study.run(found, found.settings(fast=True), tmp_path)
     assert calls == 5 + 14 - 4
     page = (tmp_path / "index.html").read_text()
@@ -437,7 +440,7 @@ def test_publishing_copies_what_is_small(faked: Experiment, tmp_path: Path) -> N
     stale = results / "digits-sweep" / "stale.svg"
     stale.parent.mkdir(parents=True)
     stale.write_text("<svg/>")
-    page = publish.publish("digits-sweep", out, results)
+    page = publish.publish(find("digits-sweep"), out, results)
     assert {path.name for path in page.parent.iterdir()} == {
         "README.md",
         "data.csv",
@@ -455,15 +458,15 @@ def test_publishing_copies_what_is_small(faked: Experiment, tmp_path: Path) -> N
     assert all(f"`{trial['spec_hash']}`" in text for trial in result["trials"])
     (out / "data.csv").write_bytes(b"x" * (publish.MAX_BYTES + 1))
     with pytest.raises(OutputError, match="publish a smaller grid"):
-        publish.publish("digits-sweep", out, results)
+        publish.publish(find("digits-sweep"), out, results)
     with pytest.raises(OutputError, match="holds the experiment 'digits-sweep', not 'mvu-bits'"):
-        publish.publish("mvu-bits", out, results)
+        publish.publish(find("mvu-bits"), out, results)
 
 
 def test_an_experiment_that_trains_nothing_is_published_too(tmp_path: Path) -> None:
     found = find("mvu-consistency")
     study.run(found, found.settings(fast=True), tmp_path / "out")
-    page = publish.publish(found.name, tmp_path / "out", tmp_path / "results")
+    page = publish.publish(found, tmp_path / "out", tmp_path / "results")
     assert "**Reduced:** a fast version." in page.read_text()
     assert "Spec hashes" not in page.read_text()
 

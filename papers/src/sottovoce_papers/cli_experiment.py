@@ -1,5 +1,6 @@
 """The command `sottovoce experiment`: measure what the papers claim."""
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ import typer
 from sottovoce.cli.commands import register_command
 from sottovoce.cli.completion import decorator_arguments, find_matches
 from sottovoce.cli.data import DataDir, fetch_missing, set_data_folder
-from sottovoce.cli.options import Device
+from sottovoce.cli.options import AllowCode, Device
 from sottovoce.cli.output import (
     Json,
     ProgressReporter,
@@ -19,7 +20,8 @@ from sottovoce.cli.output import (
     report_progress,
     say,
 )
-from sottovoce.core.errors import ParameterError
+from sottovoce.core import files
+from sottovoce.core.errors import OutputError, ParameterError
 from sottovoce.core.registry import plugin_names
 
 if TYPE_CHECKING:
@@ -48,7 +50,11 @@ def names(incomplete: str) -> list[str]:
 
 
 Name = Annotated[
-    str, typer.Argument(help="A name that 'experiment list' shows.", autocompletion=names)
+    str,
+    typer.Argument(
+        help="A name that 'experiment list' shows, or the file of a grid of your own, FILE.toml.",
+        autocompletion=names,
+    ),
 ]
 Fast = Annotated[bool, typer.Option("--fast", help="Run a reduced version, in seconds or minutes.")]
 Seeds = Annotated[int | None, typer.Option(help="Number of random repetitions.")]
@@ -60,6 +66,25 @@ Only = Annotated[
         metavar="AXIS=VALUE",
         help="Train only this value of an axis of a grid, as in --only epsilon=1.0; repeat it "
         "for more values. The page says what was left out.",
+    ),
+]
+
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Change the base spec of a grid for all trials, as rounds=20; repeatable. The page "
+        "says what was changed.",
+    ),
+]
+Added = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--add",
+        metavar="mechanism=KIND",
+        help="Compare a further mechanism, such as a plug-in of your own; with parameters: "
+        "mechanism='{kind = \"KIND\", levels = 4}'; repeatable.",
     ),
 ]
 
@@ -100,21 +125,22 @@ def run(
     data_dir: DataDir = None,
     device: Device = None,
     only: Only = None,
+    set_: Changes = None,
+    add: Added = None,
+    allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
     """Run one experiment and write index.html, the pictures, data.json and data.csv.
 
-    Trained models are kept: after an interruption, the same command continues where it stopped.
+    If pyarrow is installed, the table is also written as data.parquet. Trained models are kept:
+    after an interruption, the same command continues where it stopped.
     """
-    folder = OUT / name if out is None else out
     with report_progress() as bars:
         from sottovoce_papers import study
-        from sottovoce_papers.experiment import find
+        from sottovoce_papers.learning.study import find_experiment
 
-        found = find(name)
-        set_data_folder(data_dir)
-        for needed in found.data.replace(",", " ").split():
-            fetch_missing(needed, bars)
+        found = find_experiment(name)
+        folder = OUT / found.folder_name if out is None else out
         settings = found.settings(
             seeds=seeds,
             fast=fast,
@@ -123,7 +149,13 @@ def run(
             data_dir=data_dir,
             device=device,
             only=only or (),
+            changes=set_ or (),
+            added=add or (),
+            allow_code=allow_code,
         )
+        set_data_folder(data_dir)
+        for needed in found.data.replace(",", " ").split():
+            fetch_missing(needed, bars)
         result = study.run(found, settings, folder)
     page = folder / study.PAGE
     if as_json:
@@ -157,6 +189,21 @@ def _print(result: dict[str, Any], page: Path) -> None:
 
 def _failed(result: dict[str, Any]) -> str:
     return f"{len(result['failures'])} of {len(result['trials'])} trials failed"
+
+
+@app.command("init")
+def init(
+    file: Annotated[Path, typer.Argument(help="The file to write, FILE.toml; it must not exist.")],
+) -> None:
+    """Write a commented grid of your own, which runs as it is on the bundled digits."""
+    from sottovoce_papers.experiment import GRID_SUFFIX
+
+    if file.suffix != GRID_SUFFIX:
+        raise ParameterError(f"a grid's file must end in {GRID_SUFFIX}, got '{file}'; rename it")
+    if file.exists():
+        raise OutputError(f"{file} exists already; choose another name, or remove it")
+    files.write_atomic(file, (_EXPERIMENTS / "grid_example.toml").read_bytes())
+    say(f"Written: {file}\nRun it:  sottovoce experiment run {shlex.quote(str(file))} --fast")
 
 
 @app.command("all")
@@ -269,7 +316,7 @@ def published(
 
 @app.command("publish")
 def publish(
-    name: Annotated[str, typer.Argument(help="An experiment that was run.", autocompletion=names)],
+    name: Name,
     to: Annotated[Path, typer.Option(help="Where to create the folder NAME.")] = Path("results"),
     out: Annotated[
         Path | None, typer.Option(help="Folder with its results; default experiments-out/NAME.")
@@ -278,10 +325,10 @@ def publish(
 ) -> None:
     """Copy the table, the pictures and a short page of an experiment into a repository."""
     from sottovoce_papers import publish as publishing
-    from sottovoce_papers.experiment import find
+    from sottovoce_papers.learning.study import find_experiment
 
-    find(name)
-    page = publishing.publish(name, OUT / name if out is None else out, to)
+    found = find_experiment(name)
+    page = publishing.publish(found, OUT / found.folder_name if out is None else out, to)
     if as_json:
         print_json({"page": str(page)})
     else:

@@ -6,7 +6,7 @@
 Put the file into `sottovoce_papers/studies/` (or into a folder there, whose module `study`
 registers it), or name its module under the entry point group `sottovoce.experiments` (see
 `sottovoce.core.registry`); nothing else changes. Experiments that train models over a grid are TOML
-files in `sottovoce_papers/grids/` (see `grid_files.py`).
+files in `sottovoce_papers/grids/`, or a user's own in any folder (see `grid_files.py`).
 """
 
 import tomllib
@@ -19,6 +19,8 @@ from pathlib import Path
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.registry import Register
+from sottovoce.runs.loading import parse_assignments
+from sottovoce_papers.added_mechanisms import AddedMechanism, parse_added
 from sottovoce_papers.page import Chart
 
 Cell = str | int | float | bool | None
@@ -27,6 +29,7 @@ Row = Mapping[str, Cell]
 OnStep = Callable[[str, int, int, str], None]
 
 MAX_SEEDS = 1000
+GRID_SUFFIX = ".toml"
 
 
 def number(row: Row, key: str) -> float:
@@ -53,6 +56,9 @@ class Settings:
         device: Device that trains; None for the one in the spec.
         folder: Folder of the results, where finished trials are kept; None to keep nothing.
         only: The values to train of some axes of a grid; all values of axes that are not here.
+        changes: The values that replace those of a grid's base spec, by path, as `--set` took them.
+        added: Further mechanisms to compare.
+        allow_code: Whether to import and run code that the spec of a grid names.
     """
 
     seeds: int
@@ -63,6 +69,9 @@ class Settings:
     device: str | None = None
     folder: Path | None = None
     only: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    changes: Sequence[str] = ()
+    added: Sequence[AddedMechanism] = ()
+    allow_code: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +85,7 @@ class Figure:
 
 # What `Findings.tuning` says of studies with nothing to choose.
 NOTHING_TUNED = "Nothing was trained or tuned on data, so there is no choice to charge."
+UNVERIFIED = "(not verified)"  # How the assumption ends that a plug-in's claim is true.
 HELD_OUT = (
     "The epsilon of a row covers its own training alone: trying rates, and choosing one by the "
     "held-out data, is not charged."
@@ -124,6 +134,7 @@ class Experiment:
         data: Data sets that must be downloaded, separated by commas; empty if none.
         trains: Whether it trains models and so accepts jobs, a data folder and a device.
         has_axes: Whether it is a grid, of which a part can be trained.
+        takes_mechanisms: Whether further mechanisms can be added.
     """
 
     name: str
@@ -135,6 +146,12 @@ class Experiment:
     data: str = ""
     trains: bool = False
     has_axes: bool = False
+    takes_mechanisms: bool = False
+
+    @property
+    def folder_name(self) -> str:
+        """The name of its folder of results: that of a user's grid file has no `.toml`."""
+        return self.name.removesuffix(GRID_SUFFIX)
 
     def settings(
         self,
@@ -146,6 +163,9 @@ class Experiment:
         data_dir: Path | None = None,
         device: str | None = None,
         only: Sequence[str] = (),
+        changes: Sequence[str] = (),
+        added: Sequence[str] = (),
+        allow_code: bool = False,
     ) -> Settings:
         """Return checked settings; by default a fast run uses few seeds.
 
@@ -157,19 +177,33 @@ class Experiment:
             data_dir: Folder of the data sets.
             device: Device that trains.
             only: Values of axes to train, as AXIS=VALUE; an axis may occur several times.
+            changes: Values in the base spec, as PATH=VALUE.
+            added: Further mechanisms, as mechanism=KIND or mechanism={kind = "KIND", ...}.
+            allow_code: Whether to import and run code that the spec of a grid names.
 
         Returns:
             The settings with which to call `run`.
 
         Raises:
+            ConfigError: A text has another form.
             ParameterError: An option does not apply to this experiment, or is out of range.
+            UnknownNameError: There is no mechanism or parameter of a name in `added`.
         """
         given = {"--jobs": jobs, "--data-dir": data_dir, "--device": device}
         needless = [option for option, value in given.items() if value is not None]
         if needless and not self.trains:
             raise ParameterError(f"'{self.name}' trains no model; leave out {needless[0]}")
-        if only and not self.has_axes:
-            raise ParameterError(f"'{self.name}' is no grid of training runs; leave out --only")
+        for option, values in {"--only": only, "--set": changes}.items():
+            if values and not self.has_axes:
+                raise ParameterError(
+                    f"'{self.name}' is no grid of training runs; leave out {option}"
+                )
+        if added and not self.takes_mechanisms:
+            raise ParameterError(
+                f"'{self.name}' does not compare mechanisms at a common budget, so it has no place "
+                "for another one; leave out --add"
+            )
+        parse_assignments(changes, "--set")  # Refuses what is not PATH=VALUE.
         return Settings(
             seeds=self._seeds(seeds, self.fast_seeds if fast else self.default_seeds),
             fast=fast,
@@ -178,6 +212,9 @@ class Experiment:
             data_dir=data_dir,
             device=device,
             only=_by_axis(only),
+            changes=tuple(changes),
+            added=parse_added(added),
+            allow_code=allow_code,
         )
 
     def _seeds(self, given: int | None, default: int) -> int:
@@ -225,6 +262,7 @@ def experiment(
     fast_seeds: int = 3,
     data: str = "",
     trains: bool = False,
+    takes_mechanisms: bool = False,
 ) -> Callable[[Callable[[Settings], Findings]], Callable[[Settings], Findings]]:
     """Return a decorator that registers a function as an experiment.
 
@@ -236,6 +274,7 @@ def experiment(
         fast_seeds: Seeds of the reduced version.
         data: Data sets that must be downloaded, separated by commas.
         trains: Whether it trains models.
+        takes_mechanisms: Whether it compares the mechanisms in `Settings.added`, too.
 
     Returns:
         A decorator for a function from `Settings` to `Findings`, which it returns unchanged.
@@ -251,6 +290,7 @@ def experiment(
             fast_seeds=fast_seeds,
             data=data,
             trains=trains,
+            takes_mechanisms=takes_mechanisms,
         )
         register_experiment(found, module=run.__module__)
         return run

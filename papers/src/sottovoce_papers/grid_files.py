@@ -17,25 +17,37 @@
     [[targets]]          where = {axis = value}, accuracy, r_squared: what these rows should reach
     [[baselines]]        where = {axis = value}, kind = "ridge": computed on the same data
 
-`grids/NAME.toml` is the experiment NAME. Paths are dotted, as in `--set`. The key `favorite` may
-also be spelled `favourite`, as in earlier versions.
+`grids/NAME.toml` is the experiment NAME; `sottovoce experiment run FILE.toml` runs a grid of your
+own from any folder, and `sottovoce experiment init FILE.toml` writes one to start from. Paths are
+dotted, as in `--set`. The key `favorite` may also be spelled `favourite`, as in earlier versions.
 """
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as package_files
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+)
 
 import sottovoce_papers
 from sottovoce.core.errors import ConfigError, UnknownNameError
-from sottovoce.runs.loading import override, parse_text
+from sottovoce.runs.loading import override, parse_text, read_table
+from sottovoce.runs.sections import problem_in
 from sottovoce_papers.experiment import MAX_SEEDS
 from sottovoce_papers.sweep import Choice
 
+_DEFAULT = "the default"
 MECHANISM, EPSILON, RATE, SEED = "mechanism", "epsilon", "learning_rate", "seed"
 
 Value = str | int | float
@@ -114,6 +126,18 @@ class PathAxis(_Section):
     values: list[Value]
 
 
+def _axis_form(axis: object) -> str:
+    """Return which form an axis has, so that messages name the keys of that form alone."""
+    return NamedChoice.__name__ if isinstance(axis, list | tuple) else PathAxis.__name__
+
+
+Axis = Annotated[
+    Annotated[PathAxis, Tag(PathAxis.__name__)]
+    | Annotated[list[NamedChoice], Tag(NamedChoice.__name__)],
+    Discriminator(_axis_form),
+]
+
+
 class Tuning(_Section):
     """The number of tuning seeds, and the overrides that hold out part of the training data."""
 
@@ -153,14 +177,13 @@ class Baseline(_Section):
     kind: Literal["ridge"]
 
 
-class GridFile(_Section):
-    """The contents of one file; its specs are only checked when the experiment runs."""
+class GridTables(_Section):
+    """The tables of one file; its specs are only checked when the experiment runs."""
 
-    name: str
     experiment: About
     figure: FigureOptions = FigureOptions()
     base: dict[str, Any]
-    axes: dict[str, PathAxis | list[NamedChoice]]
+    axes: dict[str, Axis]
     tuning: Tuning | None = None
     fast: Fast = Fast()
     paper: list[Printed] = []
@@ -168,17 +191,29 @@ class GridFile(_Section):
     baselines: list[Baseline] = []
 
 
+class GridFile(GridTables):
+    """The tables of one file, its name without `.toml`, and its folder if it is a user's own.
+
+    A relative path to the data is looked up in that folder first.
+    """
+
+    name: str
+    folder: Path | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingGrid:
     """What to train: the base spec and its axes without seeds.
 
-    `held_out` are the overrides for tuning rates; `reduced` says what a fast version leaves out.
+    `held_out` are the overrides for tuning rates; `reduced` says what a fast version leaves out;
+    `source` names the file in messages.
     """
 
     base: Mapping[str, Any]
     axes: Mapping[str, Sequence[Choice]]
     held_out: Mapping[str, Any]
     reduced: str
+    source: str
 
 
 def read_grid_files() -> Iterator[GridFile]:
@@ -191,15 +226,26 @@ def read_grid_files() -> Iterator[GridFile]:
                 yield parse_grid_file(entry.name.removesuffix(".toml"), table)
 
 
-def parse_grid_file(name: str, table: Mapping[str, Any]) -> GridFile:
+def read_grid_file(path: Path) -> GridFile:
+    """Return the experiment that a user's own TOML file describes, after checking it."""
+    table = read_table(path)
+    if "experiment" not in table:
+        raise ConfigError(
+            f"{path} has no table [experiment], so it is no grid; 'sottovoce experiment init "
+            "FILE.toml' writes a grid to start from, and 'sottovoce run' takes the spec of one run"
+        )
+    return parse_grid_file(path.stem, table, folder=path.parent)
+
+
+def parse_grid_file(name: str, table: Mapping[str, Any], *, folder: Path | None = None) -> GridFile:
     """Return the experiment that a parsed TOML file describes, after checking it."""
     source = f"{name}.toml"
     try:
-        found = GridFile.model_validate({**table, "name": name})
+        tables = GridTables.model_validate(table)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{source}: '{where}': {first['msg'].lower()}") from None
+        raise ConfigError(f"{source}: {problem_in(error, GridTables)}") from None
+    found = GridFile(name=name, folder=folder, **dict(tables))
+    check_held_out(found.base, source)
     for axis in (MECHANISM, EPSILON):
         if axis not in found.axes:
             raise ConfigError(f"{source}: [axes.{axis}] is missing; add it, one value is enough")
@@ -278,20 +324,31 @@ def full_grid(grid_file: GridFile) -> TrainingGrid:
     """Return the grid of the full experiment."""
     axes = {name: choices_of(axis) for name, axis in grid_file.axes.items()}
     held_out = grid_file.tuning.set if grid_file.tuning else {}
-    return TrainingGrid(base=grid_file.base, axes=axes, held_out=held_out, reduced="")
+    return TrainingGrid(
+        base=grid_file.base,
+        axes=axes,
+        held_out=held_out,
+        reduced="",
+        source=f"{grid_file.name}.toml",
+    )
 
 
-def fast_grid(grid_file: GridFile) -> TrainingGrid:
-    """Return the grid of the reduced version, with a text that says what it leaves out."""
+def fast_grid(grid_file: GridFile, *, without: Collection[str] = ()) -> TrainingGrid:
+    """Return the grid of the reduced version, with a text that says what it leaves out.
+
+    The paths in `without`, which the user sets, are not reduced, nor what lies below them.
+    """
     full, fast = full_grid(grid_file), grid_file.fast
     base = copy.deepcopy(dict(full.base))
     omissions = []
     for path, value in fast.set.items():
-        omissions.append(f"{path} is {value}, not {_at(base, path)}")
+        if any(f"{path}.".startswith(f"{own}.") for own in without):
+            continue
+        omissions.append(f"{path} is {value}, not {value_at(base, path)}")
         override(base, path, value, source=f"{grid_file.name}.toml: [fast] {path}")
     held_out = {**full.held_out, **fast.tuning}
     reduced = "; ".join(omissions)
-    changed = TrainingGrid(base=base, axes=full.axes, held_out=held_out, reduced=reduced)
+    changed = dataclasses.replace(full, base=base, held_out=held_out, reduced=reduced)
     return keep_values(changed, {name: [*map(str, kept)] for name, kept in fast.axes.items()})
 
 
@@ -316,11 +373,21 @@ def keep_values(grid: TrainingGrid, kept: Mapping[str, Sequence[str]]) -> Traini
     return dataclasses.replace(grid, axes=axes, reduced="; ".join(omissions))
 
 
-def _at(table: Any, path: str) -> object:
+def check_held_out(base: Mapping[str, Any], source: str) -> None:
+    """Refuse a base spec that tests on held-out training data: pages state test accuracies."""
+    path = "data.validation_fraction"
+    if value_at(base, path) != _DEFAULT:
+        raise ConfigError(
+            f"{source}: the base spec must not have '{path}', since final accuracies are those on "
+            "test data; leave it out, or write it into [tuning]"
+        )
+
+
+def value_at(table: Any, path: str) -> object:
     """Return the value at a dotted path, or "the default" if it is not set."""
     for step in path.split("."):
         if isinstance(table, list):
             table = table[int(step)]
         else:
             table = table.get(step, {}) if isinstance(table, dict) else {}
-    return "the default" if table == {} else table
+    return _DEFAULT if table == {} else table

@@ -9,24 +9,24 @@ from typing import Any
 from sottovoce.core import files
 from sottovoce.core.errors import OutputError
 from sottovoce_papers import study
-from sottovoce_papers.experiment import known_differences
+from sottovoce_papers.experiment import Experiment, known_differences
 from sottovoce_papers.page import show_cell
 
 README = "README.md"
 MAX_BYTES = 1_000_000  # Of one file: larger files do not belong into a code repository.
 
 
-def publish(name: str, folder: Path, to: Path) -> Path:
-    """Copy the small files of an experiment from `folder` to `to`/`name` and return the page."""
+def publish(experiment: Experiment, folder: Path, to: Path) -> Path:
+    """Copy the small files of an experiment from `folder` to a folder in `to`; return the page."""
     result = study.load(folder)
-    if result["experiment"] != name:
+    if result["experiment"] != experiment.name:
         raise OutputError(
-            f"{folder} holds the experiment '{result['experiment']}', not '{name}'; "
+            f"{folder} holds the experiment '{result['experiment']}', not '{experiment.name}'; "
             "give the folder of that experiment with --out"
         )
     if "verdict" not in result:
         raise OutputError(f"{folder} holds an unfinished experiment; run it to its end first")
-    target = to / name
+    target = to / experiment.folder_name
     pictures = [str(figure["file"]) for figure in result["figures"]]
     tables = [study.TABLE, *([study.TRIALS_TABLE] if result["trials"] else [])]
     contents = {name: _content(folder / name) for name in (*tables, *pictures)}

@@ -1,7 +1,11 @@
-"""Running an experiment and saving its results: data.json, data.csv, pictures and one page."""
+"""Running an experiment and saving its results: data.json, data.csv, pictures and one page.
+
+If pyarrow is installed, the rows are saved as data.parquet, too.
+"""
 
 import csv
 import dataclasses
+import importlib
 import io
 import os
 import platform
@@ -19,6 +23,7 @@ from sottovoce.core.charts.style import standalone
 from sottovoce.core.errors import OutputError
 from sottovoce.version import __version__
 from sottovoce_papers.experiment import (
+    Cell,
     Experiment,
     Findings,
     Row,
@@ -28,6 +33,7 @@ from sottovoce_papers.experiment import (
 from sottovoce_papers.page import render_page
 
 DATA, TABLE, PAGE, TRIALS_TABLE = "data.json", "data.csv", "index.html", "trials.csv"
+PARQUET = "data.parquet"
 
 
 def run(experiment: Experiment, settings: Settings, out: Path) -> dict[str, Any]:
@@ -44,6 +50,8 @@ def run(experiment: Experiment, settings: Settings, out: Path) -> dict[str, Any]
     for figure in findings.figures:
         files.write_atomic(out / f"{figure.name}.svg", standalone(figure.chart.svg()).encode())
     files.write_atomic(out / TABLE, _csv(findings.rows).encode())
+    if (packed := _parquet(findings.rows)) is not None:
+        files.write_atomic(out / PARQUET, packed)
     if findings.trials:
         files.write_atomic(out / TRIALS_TABLE, _csv(findings.trials).encode())
     files.write_json(out / DATA, plain)
@@ -86,18 +94,22 @@ def _clear(out: Path, name: str) -> None:
             f"{out} holds the experiment '{earlier['experiment']}'; choose another --out"
         )
     pictures = [Path(str(figure["file"])).name for figure in earlier.get("figures", [])]
-    for file in (*pictures, TABLE, TRIALS_TABLE, PAGE):
+    for file in (*pictures, TABLE, PARQUET, TRIALS_TABLE, PAGE):
         (out / file).unlink(missing_ok=True)
 
 
 def command(experiment: Experiment, settings: Settings) -> str:
     """Return the command that repeats the experiment."""
-    seeds = f" --seeds {settings.seeds}" if settings.seeds else ""
-    fast = " --fast" if settings.fast else ""
-    device = f" --device {settings.device}" if settings.device else ""
-    pairs = [f"{axis}={value}" for axis, values in settings.only.items() for value in values]
-    only = "".join(f" --only {shlex.quote(pair)}" for pair in pairs)
-    return f"sottovoce experiment run {experiment.name}{seeds}{fast}{device}{only}"
+    words = ["sottovoce", "experiment", "run", experiment.name]
+    words += ["--seeds", str(settings.seeds)] if settings.seeds else []
+    words += ["--fast"] if settings.fast else []
+    words += ["--device", settings.device] if settings.device else []
+    only = [f"{axis}={value}" for axis, values in settings.only.items() for value in values]
+    added = [one.text for one in settings.added]
+    for option, texts in {"--only": only, "--set": settings.changes, "--add": added}.items():
+        words += [word for text in texts for word in (option, text)]
+    words += ["--allow-code"] if settings.allow_code else []
+    return shlex.join(words)
 
 
 def _plain(
@@ -159,3 +171,24 @@ def _csv(rows: Sequence[Row]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return buffer.getvalue()
+
+
+def _parquet(rows: Sequence[Row]) -> bytes | None:
+    """Return the rows as a Parquet file, or None if pyarrow is not installed."""
+    try:
+        arrow = importlib.import_module("pyarrow")
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        return None
+    columns = {name: _of_one_type([row[name] for row in rows]) for name in rows[0]}
+    buffer = io.BytesIO()
+    parquet.write_table(arrow.table(columns), buffer)
+    return buffer.getvalue()
+
+
+def _of_one_type(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells of a column as strings if some are, or as floats if some are."""
+    for kind in (str, float):
+        if any(isinstance(cell, kind) for cell in cells):
+            return [None if cell is None else kind(cell) for cell in cells]
+    return list(cells)

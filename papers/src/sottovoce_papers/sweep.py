@@ -2,21 +2,24 @@
 
 FOLDER/trials/<spec hash>.json holds the values of the axes, the complete spec with its hash, and
 the result or the error. A trial with a complete result of this version is not trained again; a
-failed trial is.
+failed trial is, and so is one whose mechanism is a plug-in that has changed since.
 """
 
 import contextlib
 import copy
 import dataclasses
+import hashlib
 import itertools
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sottovoce.core import files, parameter_rules
-from sottovoce.core.errors import ConfigError, OutputError
+from sottovoce.core.errors import ConfigError, OutputError, PluginError
+from sottovoce.mechanisms.registry import MECHANISMS
 from sottovoce.runs.loading import override, parse
 from sottovoce.runs.spec import RunSpec
 from sottovoce.version import __version__
@@ -58,10 +61,13 @@ class TrialResult:
     seconds: float
 
 
-def expand(base: Mapping[str, Any], axes: Mapping[str, Sequence[Choice]]) -> list[Trial]:
+def expand(
+    base: Mapping[str, Any], axes: Mapping[str, Sequence[Choice]], *, source: str = ""
+) -> list[Trial]:
     """Return every combination of choices as a checked spec; the last axis varies fastest.
 
-    Specs keep the name of the base, so that equal specs have equal hashes and are trained once.
+    `source` is the file of the grid, which messages then name. Specs keep the name of the base, so
+    that equal specs have equal hashes and are trained once.
     """
     for name, choices in axes.items():
         if not choices:
@@ -71,15 +77,16 @@ def expand(base: Mapping[str, Any], axes: Mapping[str, Sequence[Choice]]) -> lis
     return [
         Trial(
             key={name: choice.value for name, choice in zip(axes, combination, strict=True)},
-            spec=_spec(base, combination),
+            spec=_spec(base, combination, source),
         )
         for combination in itertools.product(*axes.values())
     ]
 
 
-def _spec(base: Mapping[str, Any], combination: Sequence[Choice]) -> RunSpec:
+def _spec(base: Mapping[str, Any], combination: Sequence[Choice], file: str) -> RunSpec:
     table = copy.deepcopy(dict(base))
-    source = ", ".join(str(choice.value) for choice in combination) or "the base"
+    values = ", ".join(str(choice.value) for choice in combination) or "the base"
+    source = f"{file}: {values}" if file else values
     for choice in combination:
         for path, value in choice.overrides.items():
             override(table, path, copy.deepcopy(value), source=f"{source}: {path}")
@@ -184,6 +191,7 @@ def _write(store: Path, trial: Trial, attempt: Attempt) -> TrialResult:
         "key": dict(trial.key),
         "spec": trial.spec.plain(),
         "spec_hash": trial.spec.hash,
+        "plug_in": plug_in_digest(trial.spec),
         "result": attempt.result,
         "error": attempt.error,
         "seconds": attempt.seconds,
@@ -199,7 +207,10 @@ def _write(store: Path, trial: Trial, attempt: Attempt) -> TrialResult:
 
 
 def read_stored(store: Path, trial: Trial) -> TrialResult | None:
-    """Return the stored result of a trial, or None unless it is complete and of the same spec."""
+    """Return the stored result of a trial, or None unless it is complete and of the same spec.
+
+    A plug-in mechanism must be the same, too.
+    """
     path = store / f"{trial.spec.hash}.json"
     if not path.is_file():
         return None
@@ -213,6 +224,8 @@ def read_stored(store: Path, trial: Trial) -> TrialResult | None:
     spec = json.loads(json.dumps(trial.spec.plain()))
     if record.get("spec_hash") != trial.spec.hash or record.get("spec") != spec:
         return None
+    if record.get("plug_in") != plug_in_digest(trial.spec):
+        return None
     result, error, seconds = (record.get(name) for name in ("result", "error", "seconds"))
     whole = isinstance(result, dict) and set(result) >= NEEDED
     if not isinstance(seconds, int | float) or not (whole or isinstance(error, str)):
@@ -220,3 +233,15 @@ def read_stored(store: Path, trial: Trial) -> TrialResult | None:
     return TrialResult(
         key=trial.key, spec_hash=trial.spec.hash, result=result, error=error, seconds=seconds
     )
+
+
+def plug_in_digest(spec: RunSpec) -> str | None:
+    """Return a digest of the file that defines the mechanism; None if it is Sottovoce's own."""
+    kind = spec.mechanism.kind
+    if kind not in MECHANISMS.names() or MECHANISMS.is_ours(kind):
+        return None
+    try:
+        module = sys.modules[MECHANISMS.find(kind).factory.__module__]
+        return hashlib.blake2b(Path(module.__file__ or "").read_bytes(), digest_size=16).hexdigest()
+    except (PluginError, OSError, KeyError):  # The trial itself tells what is wrong.
+        return None

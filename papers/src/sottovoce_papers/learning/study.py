@@ -11,15 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.core.errors import ConfigError
-from sottovoce.runs.loading import override
+from sottovoce.runs.loading import (
+    check_code_allowed,
+    locate_data,
+    override,
+    parse_assignments,
+)
 from sottovoce_papers.experiment import (
+    GRID_SUFFIX,
     HELD_OUT,
+    UNVERIFIED,
+    Cell,
     Experiment,
     Findings,
     Row,
     Settings,
+    find,
     register_experiment,
 )
+from sottovoce_papers.grid_changes import add_mechanisms, change_base
 from sottovoce_papers.grid_files import (
     EPSILON,
     MECHANISM,
@@ -30,6 +40,7 @@ from sottovoce_papers.grid_files import (
     fast_grid,
     full_grid,
     keep_values,
+    read_grid_file,
     read_grid_files,
 )
 from sottovoce_papers.learning.figures import figures
@@ -78,21 +89,34 @@ class Trained:
 def register_grid_experiments() -> None:
     """Register every experiment of the folder `grids`."""
     for grid_file in read_grid_files():
-        about = grid_file.experiment
         register_experiment(
-            Experiment(
-                name=grid_file.name,
-                title=about.title,
-                claim=about.claim,
-                default_seeds=about.seeds,
-                run=functools.partial(study, grid_file),
-                fast_seeds=about.fast_seeds,
-                data=about.data,
-                trains=True,
-                has_axes=True,
-            ),
+            _experiment(grid_file, grid_file.name),
             module=f"sottovoce_papers.grids.{grid_file.name}",
         )
+
+
+def find_experiment(name: str) -> Experiment:
+    """Return the experiment of this name, or the grid in a file whose name ends in `.toml`."""
+    if not name.endswith(GRID_SUFFIX):
+        return find(name)
+    path = Path(name)
+    return _experiment(read_grid_file(path), path.name)
+
+
+def _experiment(grid_file: GridFile, name: str) -> Experiment:
+    about = grid_file.experiment
+    return Experiment(
+        name=name,
+        title=about.title,
+        claim=about.claim,
+        default_seeds=about.seeds,
+        run=functools.partial(study, grid_file),
+        fast_seeds=about.fast_seeds,
+        data=about.data,
+        trains=True,
+        has_axes=True,
+        takes_mechanisms=True,
+    )
 
 
 def default_train() -> Train:
@@ -105,15 +129,13 @@ def default_train() -> Train:
 def study(grid_file: GridFile, settings: Settings, train: Train | None = None) -> Findings:
     """Train the grid with every seed and compare the mechanisms at each budget."""
     grid = _chosen_grid(grid_file, settings)
-    if settings.device is not None:
-        grid = _on_device(grid, settings.device)
     assert settings.folder is not None, "a study needs a folder for its trials"
     with use_data_dir(settings.data_dir), open_store(settings.folder) as store:
 
         def run(trials: Sequence[Trial], what: str) -> list[TrialResult]:
             return run_in_store(
                 store,
-                trials,
+                _prepared(trials, grid_file, settings),
                 jobs=settings.jobs,
                 on_step=settings.on_step,
                 train=train or default_train(),
@@ -123,17 +145,18 @@ def study(grid_file: GridFile, settings: Settings, train: Train | None = None) -
         trained = _tune_and_train(grid_file, grid, settings.seeds, run)
         if not any(result.result for result in trained.final):
             raise ConfigError(f"every trial failed; the first: {trained.failures[0]}")
-        scores = baseline_scores(grid_file, expand(grid.base, grid.axes))
+        cells = _prepared(_expand(grid, grid.axes), grid_file, settings)
+        scores = baseline_scores(grid_file, cells)
     rows = summaries(trained.final, trained.rates, seeds=settings.seeds)
     floors = Floors(options=grid_file.figure, rows=rows)
     told = verdict(grid_file, rows, trained.failures, floors.has_learned)
     lines = [told, *sentences(grid_file, rows, scores), *floors.sentences()]
-    cells = floors.with_floors(table(rows, grid_file.figure.target_accuracy))
+    shown = floors.with_floors(table(rows, grid_file.figure.target_accuracy))
     return Findings(
-        rows=with_targets(grid_file, rows, cells, scores),
+        rows=with_targets(grid_file, rows, shown, scores),
         figures=figures(grid_file, rows, scores),
         verdict="\n".join(line for line in lines if line),
-        method=_method(grid_file, grid, settings),
+        method="\n".join([*_method(grid_file, grid, settings), *_claims(trained.final)]),
         tuning=_tuning(grid_file, grid, trained),
         reduced=_reduced(grid_file, grid, settings),
         failures=trained.failures,
@@ -143,20 +166,43 @@ def study(grid_file: GridFile, settings: Settings, train: Train | None = None) -
 
 
 def _chosen_grid(grid_file: GridFile, settings: Settings) -> TrainingGrid:
-    grid = fast_grid(grid_file) if settings.fast else full_grid(grid_file)
+    changes = parse_assignments(settings.changes, "--set")
+    full = full_grid(grid_file)
+    grid = fast_grid(grid_file, without=changes) if settings.fast else full
     about, chosen = grid_file.experiment, settings.only.get(MECHANISM)
     if chosen is not None and not {about.favorite, about.reference} <= set(chosen):
         raise ConfigError(
             f"'{about.favorite}' and '{about.reference}' are compared with each other; name both "
             f"with --only {MECHANISM}=..., or leave it out"
         )
-    return keep_values(grid, settings.only)
+    grid = keep_values(grid, settings.only)
+    if settings.device is not None:
+        grid = _on_device(grid, settings.device)
+    named = {choice.value: choice for choice in full.axes[MECHANISM]}
+    return add_mechanisms(change_base(grid, changes), settings.added, named[about.favorite])
 
 
 def _on_device(grid: TrainingGrid, device: str) -> TrainingGrid:
     base = copy.deepcopy(dict(grid.base))
     override(base, "runtime.device", device, source=f"--device {device}")
     return dataclasses.replace(grid, base=base)
+
+
+def _expand(grid: TrainingGrid, axes: Mapping[str, Sequence[Choice]]) -> list[Trial]:
+    return expand(grid.base, axes, source=grid.source)
+
+
+def _prepared(trials: Sequence[Trial], grid_file: GridFile, settings: Settings) -> Sequence[Trial]:
+    """Return the trials of a user's own grid with data that can be opened from this folder.
+
+    Code that a spec names is refused unless it is allowed.
+    """
+    for trial in trials:
+        check_code_allowed(trial.spec, allow_code=settings.allow_code)
+    if grid_file.folder is None:
+        return trials
+    folders = [grid_file.folder, Path()]
+    return [dataclasses.replace(t, spec=locate_data(t.spec, folders)) for t in trials]
 
 
 @contextlib.contextmanager
@@ -180,7 +226,7 @@ def _tune_and_train(grid_file: GridFile, grid: TrainingGrid, seeds: int, run: Ru
     about = grid_file.experiment
     final = [
         trial
-        for trial in expand(grid.base, {**grid.axes, SEED: _seeds(1, seeds)})
+        for trial in _expand(grid, {**grid.axes, SEED: _seeds(1, seeds)})
         if int(trial.key[SEED] or 0) <= about.seeds_of(trial.key[MECHANISM], seeds)
     ]
     tried: list[TrialResult] = []
@@ -220,7 +266,7 @@ def _held_out(grid_file: GridFile, grid: TrainingGrid) -> list[Trial]:
     stage = [Choice(value="held-out data", overrides=grid.held_out)]
     seeds = _seeds(FIRST_TUNING_SEED, grid_file.tuning.seeds)
     # The overrides of the stage come last, and its name is not part of the keys.
-    trials = expand(grid.base, {**grid.axes, SEED: seeds, "stage": stage})
+    trials = _expand(grid, {**grid.axes, SEED: seeds, "stage": stage})
     return [
         Trial(key={k: v for k, v in t.key.items() if k != "stage"}, spec=t.spec) for t in trials
     ]
@@ -241,7 +287,7 @@ def _reduced(grid_file: GridFile, grid: TrainingGrid, settings: Settings) -> str
     return f"{told}." if told else ""
 
 
-def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings) -> str:
+def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings) -> Iterator[str]:
     privacy, about = grid.base.get("privacy", {}), grid_file.experiment
     fewer = about.seeds_of(None, settings.seeds)
     others = (
@@ -249,21 +295,38 @@ def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings) -> str:
         if fewer == settings.seeds
         else (f" ({about.favorite}; {about.reference}) or 1 to {fewer} (all others)")
     )
-    lines = [
+    yield (
         f"Every mechanism is trained with the seeds 1 to {settings.seeds}{others}; accuracies are "
         "means over them with Student's 95% interval, on test data, after the last round. Noise is "
         "calibrated to the asked epsilon; epsilon spent is the largest that the accountant finds "
         f"over seeds, at delta = {privacy.get('delta')}, adjacency "
-        f"{privacy.get('adjacency', 'zero-out')}, {privacy.get('level')} level.",
-    ]
+        f"{privacy.get('adjacency', 'zero-out')}, {privacy.get('level')} level."
+    )
     if about.population:
-        lines.append(
-            f"Epsilon holds for the {about.population} of this study, who may be known to take "
+        # Changes can alter who takes part, so the number in the file may be wrong then.
+        who = "users" if settings.changes else about.population
+        yield (
+            f"Epsilon holds for the {who} of this study, who may be known to take "
             "part in every round. It assumes no larger population from which users were sampled in "
             "secret, as in studies with a population of a million."
         )
-    lines.append("Every trial is listed in trials.csv with the hash of its spec.")
-    return "\n".join(lines)
+    if settings.added:
+        names = ", ".join(one.name for one in settings.added)
+        yield f"Added to the grid: {names}, with all other settings as for {about.favorite}."
+    yield "Every trial is listed in trials.csv with the hash of its spec."
+
+
+def _claims(results: Sequence[TrialResult]) -> list[str]:
+    """Return what the epsilon of a mechanism assumes about plug-ins that nothing has verified."""
+    found: dict[str, list[Cell]] = {}
+    for one in results:
+        for clause in ((one.result or {}).get("assumes") or "").split("; "):
+            if clause.endswith(UNVERIFIED):
+                found.setdefault(clause, []).append(one.key[MECHANISM])
+    return [
+        f"The epsilon of {', '.join(map(str, dict.fromkeys(names)))} assumes that {clause}."
+        for clause, names in found.items()
+    ]
 
 
 def _second_stage(seeds: int) -> str:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.domains import Box, L2Ball, Vector
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.interpolated_mvu import InterpolatedMvu
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.mvu import Mvu
+from sottovoce_papers.added_mechanisms import AddedMechanism
 from sottovoce_papers.experiment import (
     NOTHING_TUNED,
     Figure,
@@ -21,6 +23,7 @@ from sottovoce_papers.experiment import (
     experiment,
     number,
 )
+from sottovoce_papers.mean_estimation import at_rho, choose_domain, claims
 
 EPSILONS = (1.0, 3.0, 5.0, 10.0)
 FAST_EPSILONS = (1.0, 5.0)
@@ -71,6 +74,13 @@ def compared_mechanisms(epsilon: float) -> list[OffsetMechanism]:
     ]
 
 
+def calibrated_for_figure(added: AddedMechanism, epsilon: float) -> OffsetMechanism:
+    """Return an added mechanism at I-MVU's rho under zero-out, against x = 1/2."""
+    domain = choose_domain(added, [_CENTERED])
+    mechanism = at_rho(added, domain, epsilon**2 / 8.0)
+    return OffsetMechanism(name=added.name, mechanism=mechanism, origin=0.5)
+
+
 @experiment(
     "imvu-bias",
     title="The mean decoded value of a number in [0, 1] (I-MVU, figure 1)",
@@ -78,6 +88,7 @@ def compared_mechanisms(epsilon: float) -> list[OffsetMechanism]:
     "than 0 and 1, especially at higher values of epsilon; the bias is small in comparison to the "
     "noise. (By symmetry it has none at 1/2 either.)",
     seeds=0,
+    takes_mechanisms=True,
 )
 def imvu_bias(settings: Settings) -> Findings:
     """Compute exact means and variances on a grid of inputs."""
@@ -87,7 +98,8 @@ def imvu_bias(settings: Settings) -> Findings:
     means: dict[str, Vector] = {MVU: inputs}
     for done, epsilon in enumerate(epsilons):
         settings.on_step("epsilons", done, len(epsilons), f"epsilon {epsilon:g}")
-        for compared in compared_mechanisms(epsilon):
+        added = [calibrated_for_figure(one, epsilon) for one in settings.added]
+        for compared in [*compared_mechanisms(epsilon), *added]:
             mean, variance = compared.moments(inputs)
             rows.append(_row(epsilon, compared.name, inputs, mean, variance))
             if compared.name == INTERPOLATED:
@@ -102,9 +114,22 @@ def imvu_bias(settings: Settings) -> Findings:
         "epsilon-DP between any two inputs. Gauss-Hermite has the I-MVU's rho, epsilon^2/8 under "
         "zero-out (against x = 1/2) and epsilon^2/2 under replace-one, that is sigma = 1/epsilon; "
         "with more than one bit that is not pure epsilon-DP. The MSE is that of one client, "
-        "averaged over the inputs: variance plus squared bias.",
+        "averaged over the inputs: variance plus squared bias."
+        + _told([one.mechanism for one in added], settings.added),
         tuning=NOTHING_TUNED,
     )
+
+
+def _told(mechanisms: Sequence[Mechanism], added: Sequence[AddedMechanism]) -> str:
+    if not added:
+        return ""
+    names = "; ".join(one.name for one in added)
+    lines = [
+        f"Added: {names}. Each has the I-MVU's rho under zero-out, epsilon^2/8, as its own "
+        "accountant states it.",
+        *claims(mechanisms, Adjacency.ZERO_OUT),
+    ]
+    return "".join(f"\n{line}" for line in lines)
 
 
 def _row(epsilon: float, name: str, inputs: Vector, mean: Vector, variance: Vector) -> Row:
@@ -135,7 +160,8 @@ def _figures(inputs: Vector, means: Mapping[str, Vector], rows: Sequence[Row]) -
             x=[number(row, "epsilon") for row in rows if row["mechanism"] == name],
             y=[number(row, "bias_max") for row in rows if row["mechanism"] == name],
         )
-        for name in (INTERPOLATED, *OURS)
+        for name in dict.fromkeys(str(row["mechanism"]) for row in rows)
+        if name != MVU
     ]
     return [
         Figure(

@@ -12,10 +12,11 @@ from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.mechanisms.release import release_event
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.zcdp import total_rho
+from sottovoce_papers.added_mechanisms import AddedMechanism
 from sottovoce_papers.experiment import (
     NOTHING_TUNED,
     Cell,
@@ -26,6 +27,7 @@ from sottovoce_papers.experiment import (
     experiment,
     number,
 )
+from sottovoce_papers.mean_estimation import at_rho, choose_domain, claims
 
 DIMENSIONS, FAST_DIMENSIONS = (128, 10_000, 1_000_000), (128, 1_000)
 RHOS = (0.01, 1.0, 5.0, 20.0, 100.0)
@@ -76,10 +78,7 @@ def unit_vectors(dimension: int) -> list[UnitVector]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MechanismAtRho:
-    """A mechanism with a given rho under zero-out, for any dimension.
-
-    It treats all coordinates alike.
-    """
+    """A mechanism with a given rho under zero-out, for any dimension."""
 
     kind: str
     parameters: Mapping[str, float]
@@ -121,10 +120,19 @@ class Errors:
 
 
 def exact_errors(option: MechanismAtRho, vector: UnitVector, rho: float) -> Errors:
-    """Return the errors from the exact law; the Gaussian has d sigma^2 with sigma^2 = 1/(2 rho)."""
+    """Return the errors from the exact law; the Gaussian has d sigma^2 with sigma^2 = 1/(2 rho).
+
+    Equal coordinates are computed once, and others in parts, if the mechanism promises that the law
+    of a coordinate depends on nothing else.
+    """
+    chunk = _CHUNK
+    if not registry.find(option.kind).coordinatewise:
+        full = vector.full()
+        vector = UnitVector(name=vector.name, values=full, counts=np.ones(len(full)))
+        chunk = len(full)
     variance = squared_bias = 0.0
-    for start in range(0, len(vector.values), _CHUNK):
-        part = slice(start, start + _CHUNK)
+    for start in range(0, len(vector.values), chunk):
+        part = slice(start, start + chunk)
         values, counts = vector.values[part], vector.counts[part]
         law = option.on(len(values)).law(values)
         variance += float(counts @ law.variance())
@@ -138,7 +146,7 @@ class CandidateSettings:
     """The settings of one mechanism at one rho; the best is chosen for each number of clients."""
 
     name: str
-    bits: int
+    bits: float
     options: Sequence[MechanismAtRho]
     errors: Sequence[Errors]
 
@@ -153,17 +161,26 @@ class CandidateSettings:
 
 
 def measure_candidates(
-    vector: UnitVector, rho: float, epsilons: Sequence[float]
+    vector: UnitVector,
+    rho: float,
+    epsilons: Sequence[float],
+    added: Sequence[AddedMechanism] = (),
 ) -> list[CandidateSettings]:
-    """Return our mechanisms by bits, and the published one over its epsilons."""
+    """Return our mechanisms by bits, the published one over its epsilons, and added ones."""
 
-    def candidates(name: str, bits: int, options: Sequence[MechanismAtRho]) -> CandidateSettings:
+    def candidates(name: str, bits: float, options: Sequence[MechanismAtRho]) -> CandidateSettings:
         errors = [exact_errors(option, vector, rho) for option in options]
         return CandidateSettings(name=name, bits=bits, options=options, errors=errors)
 
     ours = [candidates(OURS[b], b, [gauss_hermite(rho, levels=1 << b)]) for b in BITS]
     published = [interpolated_mvu(rho, epsilon=e, output_bits=1) for e in epsilons]
-    return [*ours, candidates(PUBLISHED, 1, published)]
+    further = []
+    for one in added:
+        ball = L2Ball(dimension=int(vector.counts.sum()), radius=1.0)
+        mechanism = at_rho(one, choose_domain(one, [ball]), rho)
+        option = MechanismAtRho(kind=one.kind, parameters=registry.parameters_of(mechanism))
+        further.append(candidates(one.name, bits_per_coordinate(mechanism), [option]))
+    return [*ours, candidates(PUBLISHED, 1, published), *further]
 
 
 @experiment(
@@ -172,6 +189,7 @@ def measure_candidates(
     claim="I-MVU achieves close to the same performance as the non-compressed Gaussian at equal "
     "privacy with one bit per coordinate; its bias is small in comparison to the noise; more bits "
     "do not improve it (I-MVU, sections 1 and 3, appendix D).",
+    takes_mechanisms=True,
 )
 def imvu_mse(settings: Settings) -> Findings:
     """Compute exact ratios for every dimension, rho, vector and number of clients; sample some."""
@@ -185,7 +203,7 @@ def imvu_mse(settings: Settings) -> Findings:
             for done, rho in enumerate(RHOS):
                 what = f"d = {dimension}, {vector.name}"
                 settings.on_step(what, done, len(RHOS), f"rho {rho:g}")
-                by_rho[rho] = measure_candidates(vector, rho, epsilons)
+                by_rho[rho] = measure_candidates(vector, rho, epsilons, settings.added)
                 rows += _rows(dimension, vector, rho, by_rho[rho], settings.seeds)
             settings.on_step(what, len(RHOS), len(RHOS), "done")
             figures += _figures(dimension, vector.name, by_rho)
@@ -201,9 +219,22 @@ def imvu_mse(settings: Settings) -> Findings:
         f"and the best epsilon of {', '.join(f'{e:g}' for e in epsilons)} for each number of "
         f"clients, chosen knowing the vector. Check by sampling at d = {SAMPLED_DIMENSION}, "
         f"rho = {SAMPLED_RHO:g}: "
-        f"{SAMPLED_CLIENTS} clients encode, {settings.seeds} seeds, 95% intervals.",
+        f"{SAMPLED_CLIENTS} clients encode, {settings.seeds} seeds, 95% intervals."
+        + _told(by_rho[RHOS[0]], settings.added),
         tuning=NOTHING_TUNED,
     )
+
+
+def _told(found: Sequence[CandidateSettings], added: Sequence[AddedMechanism]) -> str:
+    if not added:
+        return ""
+    names = [one.name for one in added]
+    built = [own.options[0].on(1) for own in found if own.name in names]
+    lines = [
+        f"Added: {'; '.join(names)}, each calibrated to rho on the ball of each dimension.",
+        *claims(built, Adjacency.ZERO_OUT),
+    ]
+    return "".join(f"\n{line}" for line in lines)
 
 
 def _rows(
@@ -313,7 +344,7 @@ def _covers(row: Row) -> bool:
 
 
 def _fewest(rows: Sequence[Row], rho: float) -> str:
-    own = [row for row in rows if row["rho"] == rho and row["mechanism"] != PUBLISHED]
+    own = [row for row in rows if row["rho"] == rho and row["mechanism"] in OURS.values()]
     bits = [int(number(row, "bits")) for row in own if _covers(row)]
     most = max(int(number(row, "bits")) for row in own)
     return str(min(bits)) if bits else f"more than {most}"
@@ -347,7 +378,7 @@ def _automatic(rows: Sequence[Row]) -> Iterator[str]:
         row
         for row in rows
         if row["vector"] != SPIKY
-        and row["mechanism"] != PUBLISHED
+        and row["mechanism"] in OURS.values()
         and row["bits"] == row["automatic_bits"]
     ]
     if chosen:

@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.charts.lines import ChartLine, LineChart
-from sottovoce.core.domains import Box, Vector
+from sottovoce.core.domains import Box, L1Ball, L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import JointLaw, Mechanism, bits_per_coordinate
+from sottovoce_papers.added_mechanisms import AddedMechanism
 from sottovoce_papers.experiment import NOTHING_TUNED, Figure, Findings, Row, Settings, experiment
+from sottovoce_papers.mean_estimation import at_epsilon, choose_domain, claims
 from sottovoce_papers.published.mvu import figure_2_variance
 
 NUM_INPUTS = 50
@@ -22,7 +25,18 @@ FAST_EPSILONS = (3.0,)
 FAST_NUM_CLIENTS = 10_000
 _SAMPLED_EVERY = 7  # Every seventh of the 50 inputs is also sampled: both ends and six between.
 MVU, MVU_ONE_BIT, CONTINUOUS = "MVU, 3 bits", "MVU, 1 bit", "MVU continuous, 3 bits"
+# The same set of numbers, in which any two are adjacent under replace-one.
+INTERVALS = (
+    Box(dimension=1, lower=-1.0, upper=1.0),
+    L2Ball(dimension=1, radius=1.0),
+    L1Ball(dimension=1, radius=1.0),
+)
+ADDED_CLIENTS = 1_000  # Those of added mechanisms, which encode one by one.
+DELTA = 1e-5  # Of added mechanisms without pure epsilon.
 GENERALIZED, BITWISE, CLDP, LAPLACE = "gRR, 3 bits", "bRR, 3 bits", "CLDP, 1 bit", "Laplace"
+
+
+OF_FIGURE = (BITWISE, GENERALIZED, CLDP, MVU_ONE_BIT, MVU, CONTINUOUS, LAPLACE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +77,38 @@ class ScalarMechanism:
         return mechanism.decode(mechanism.encode(np.full(clients, x), stream))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedScalarMechanism:
+    """A mechanism that `--add` enters, of which each client is encoded by itself."""
+
+    name: str
+    mechanism: Mechanism
+
+    def build(self) -> Mechanism:
+        """Return the mechanism for one client."""
+        return self.mechanism
+
+    def variances(self, inputs: Vector) -> Vector:
+        """Return the exact variances from the declared law."""
+        return np.array([self.mechanism.law([x]).variance()[0] for x in inputs])
+
+    def decoded(self, x: float, clients: int, randomness: SeededRandomness) -> Vector:
+        """Return the decoded values of at most ADDED_CLIENTS clients who all hold x."""
+        streams = (
+            randomness.stream(self.name, repr(self.mechanism), repr(x), client)
+            for client in range(min(clients, ADDED_CLIENTS))
+        )
+        one = self.mechanism
+        return np.array([float(one.decode(one.encode([x], stream))[0]) for stream in streams])
+
+
+def calibrated_for_figure(added: AddedMechanism, epsilon: float) -> AddedScalarMechanism:
+    """Return an added mechanism with this epsilon between any two inputs."""
+    domain = choose_domain(added, INTERVALS)
+    found = at_epsilon(added, domain, Adjacency.REPLACE_ONE, epsilon, DELTA, pure=True)
+    return AddedScalarMechanism(name=found.name, mechanism=found.mechanism)
+
+
 def compared_mechanisms(epsilon: float) -> list[ScalarMechanism]:
     """Return the mechanisms of the figure, ours for continuous input, and Laplace."""
 
@@ -95,6 +141,7 @@ def compared_mechanisms(epsilon: float) -> list[ScalarMechanism]:
     "lowest variance. For larger epsilon gRR and MVU are comparable to or slightly below Laplace. "
     "(The paper plots Laplace at 2/epsilon^2; hiding any two numbers of [-1, 1] from each other "
     "takes 8/epsilon^2.)",
+    takes_mechanisms=True,
 )
 def mvu_scalar(settings: Settings) -> Findings:
     """Compute exact variances at 50 inputs, and check eight of them by sampling."""
@@ -105,7 +152,12 @@ def mvu_scalar(settings: Settings) -> Findings:
     figures = []
     for epsilon in epsilons:
         lines = []
-        for done, compared in enumerate(found := compared_mechanisms(epsilon)):
+        added = [calibrated_for_figure(one, epsilon) for one in settings.added]
+        found: list[ScalarMechanism | AddedScalarMechanism] = [
+            *compared_mechanisms(epsilon),
+            *added,
+        ]
+        for done, compared in enumerate(found):
             settings.on_step(f"epsilon {epsilon:g}", done, len(found), compared.name)
             variances = compared.variances(inputs)
             lines.append(ChartLine(name=compared.name, x=inputs.tolist(), y=variances.tolist()))
@@ -140,18 +192,35 @@ def mvu_scalar(settings: Settings) -> Findings:
         figures=figures,
         verdict=_verdict(rows, epsilons),
         method=f"Variances are exact, from the declared laws, at {NUM_INPUTS} inputs; every "
-        "mechanism is epsilon-DP between any two inputs. Check by sampling: "
+        f"mechanism{' without a delta in its name' if added else ''} is epsilon-DP between any "
+        "two inputs. Check by sampling: "
         f"{num_clients} clients who all hold x, at eight of the inputs, {settings.seeds} seeds. "
         "'sampled over exact' is the clients' empirical variance over the law's; 'error over "
         "exact' the squared error of their mean times the number of clients, over the same, with "
         "a 95% interval over seeds. All are encoded by the mechanism itself, except CLDP, whose "
-        "two outcomes are drawn from its law.",
+        "two outcomes are drawn from its law." + _told(added),
         tuning=NOTHING_TUNED,
     )
 
 
+def _told(added: Sequence[AddedScalarMechanism]) -> str:
+    if not added:
+        return ""
+    names = "; ".join(one.name for one in added)
+    lines = [
+        f"Added: {names}. Each is calibrated to the same epsilon between any two inputs, purely "
+        f"unless its name has a delta; at most {ADDED_CLIENTS} clients encode for the check.",
+        *claims([one.mechanism for one in added], Adjacency.REPLACE_ONE),
+    ]
+    return "".join(f"\n{line}" for line in lines)
+
+
 def _sampled(
-    compared: ScalarMechanism, inputs: Vector, variances: Vector, num_clients: int, seeds: int
+    compared: ScalarMechanism | AddedScalarMechanism,
+    inputs: Vector,
+    variances: Vector,
+    num_clients: int,
+    seeds: int,
 ) -> dict[str, float]:
     spreads, errors = [], []
     for seed in range(1, seeds + 1):
@@ -160,7 +229,7 @@ def _sampled(
         for x, variance in zip(inputs[::_SAMPLED_EVERY], variances[::_SAMPLED_EVERY], strict=True):
             decoded = compared.decoded(float(x), num_clients, randomness)
             spread.append(float(decoded.var()) / variance)
-            error.append(num_clients * (float(decoded.mean()) - x) ** 2 / variance)
+            error.append(len(decoded) * (float(decoded.mean()) - x) ** 2 / variance)
         spreads.append(float(np.mean(spread)))
         errors.append(float(np.mean(error)))
     spread_mean, spread_half = mean_and_half_width(spreads)
@@ -202,4 +271,10 @@ def _verdict(rows: Sequence[Row], epsilons: Sequence[float]) -> str:
             f"{continuous:.4g}; Laplace has {laplace:.4g} (the paper's would have "
             f"{figure_2_variance(epsilon):.4g})"
         )
+        sentences += [
+            f"{name} has {means[at, name]:.4g} there, {means[at, name] / ours:.3g} times that of "
+            "MVU with 3 bits"
+            for at, name in means
+            if at == epsilon and name not in OF_FIGURE
+        ]
     return "\n".join(f"{sentence}." for sentence in sentences)
