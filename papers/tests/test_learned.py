@@ -89,7 +89,7 @@ def test_how_rates_were_tuned_is_on_the_page(tmp_path: Path) -> None:
     table = _table(tuning={"seeds": 2, "set": {"rounds": 7}})
     table["axes"]["learning_rate"] = rates
     findings = _findings(tmp_path, table)
-    assert "(rounds = 7: 180 rows) by the mean accuracy of 2 other seeds" in findings.tuning
+    assert "(rounds = 7: 180 rows) by the mean accuracy of one other seed; " in findings.tuning
     assert "choosing one by the held-out data, is not charged" in findings.tuning
     assert "edge of the grid for no privacy, clients 4; " in findings.verdict
 

@@ -153,9 +153,13 @@ def test_rates_are_tuned_on_other_seeds_and_the_chosen_one_is_trained(tmp_path: 
         seen.append((spec.rounds, spec.seed, spec.algorithm.server_learning_rate))
         return fake_train(spec, on_round=on_round)
 
-    findings = _findings(tmp_path, _tuned_table(), train)
+    findings = _findings(tmp_path / "reduced", _tuned_table(), train)
+    assert {seed for rounds, seed, _ in seen if rounds == 7} == {FIRST_TUNING_SEED}
+    assert "rates are tuned with 1 seed, not 2" in findings.reduced
+    seen.clear()
+    findings = _findings(tmp_path, _tuned_table(), train, fast=False)
     tuning = [entry for entry in seen if entry[0] == 7]
-    final = [entry for entry in seen if entry[0] == 5]
+    final = [entry for entry in seen if entry[0] == 30]
     assert seen == tuning + final
     assert {seed for _, seed, _ in tuning} == {FIRST_TUNING_SEED, FIRST_TUNING_SEED + 1}
     assert {seed for _, seed, _ in final} == {1, 2, 3}

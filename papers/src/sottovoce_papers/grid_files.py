@@ -205,8 +205,8 @@ class GridFile(GridTables):
 class TrainingGrid:
     """What to train: the base spec and its axes without seeds.
 
-    `held_out` are the overrides for tuning rates; `reduced` says what a fast version leaves out;
-    `source` names the file in messages.
+    `held_out` are the overrides for tuning rates, which take `tuning_seeds`; `reduced` says what a
+    fast version leaves out; `source` names the file in messages.
     """
 
     base: Mapping[str, Any]
@@ -214,6 +214,7 @@ class TrainingGrid:
     held_out: Mapping[str, Any]
     reduced: str
     source: str
+    tuning_seeds: int = 0
 
 
 def read_grid_files() -> Iterator[GridFile]:
@@ -330,6 +331,7 @@ def full_grid(grid_file: GridFile) -> TrainingGrid:
         held_out=held_out,
         reduced="",
         source=f"{grid_file.name}.toml",
+        tuning_seeds=grid_file.tuning.seeds if grid_file.tuning else 0,
     )
 
 
@@ -347,8 +349,13 @@ def fast_grid(grid_file: GridFile, *, without: Collection[str] = ()) -> Training
         omissions.append(f"{path} is {value}, not {value_at(base, path)}")
         override(base, path, value, source=f"{grid_file.name}.toml: [fast] {path}")
     held_out = {**full.held_out, **fast.tuning}
+    seeds = min(full.tuning_seeds, 1)
+    if seeds < full.tuning_seeds and len(fast.axes.get(RATE, full.axes.get(RATE, ()))) > 1:
+        omissions.append(f"rates are tuned with {seeds} seed, not {full.tuning_seeds}")
     reduced = "; ".join(omissions)
-    changed = dataclasses.replace(full, base=base, held_out=held_out, reduced=reduced)
+    changed = dataclasses.replace(
+        full, base=base, held_out=held_out, reduced=reduced, tuning_seeds=seeds
+    )
     return keep_values(changed, {name: [*map(str, kept)] for name, kept in fast.axes.items()})
 
 

@@ -233,7 +233,7 @@ def _tune_and_train(grid_file: GridFile, grid: TrainingGrid, seeds: int, run: Ru
     rates: Mapping[Group, TunedRate] = {}
     if RATE in grid.axes:
         # Expanded before anything is trained, so that a wrong spec of either stage fails early.
-        held_out = [] if len(grid.axes[RATE]) == 1 else _held_out(grid_file, grid)
+        held_out = [] if len(grid.axes[RATE]) == 1 else _held_out(grid)
 
         tried = _tune(held_out, run) if held_out else []
         rates = choose_rates(tried) if held_out else _only_rate(final)
@@ -261,10 +261,9 @@ def _seeds(first: int, count: int) -> list[Choice]:
     return [Choice(value=n, overrides={"seed": n}) for n in range(first, first + count)]
 
 
-def _held_out(grid_file: GridFile, grid: TrainingGrid) -> list[Trial]:
-    assert grid_file.tuning is not None, "parse_grid_file has checked it"
+def _held_out(grid: TrainingGrid) -> list[Trial]:
     stage = [Choice(value="held-out data", overrides=grid.held_out)]
-    seeds = _seeds(FIRST_TUNING_SEED, grid_file.tuning.seeds)
+    seeds = _seeds(FIRST_TUNING_SEED, grid.tuning_seeds)
     # The overrides of the stage come last, and its name is not part of the keys.
     trials = _expand(grid, {**grid.axes, SEED: seeds, "stage": stage})
     return [
@@ -329,10 +328,13 @@ def _claims(results: Sequence[TrialResult]) -> list[str]:
     ]
 
 
-def _second_stage(seeds: int) -> str:
-    if seeds == 1:
-        return ""
-    return " (all rates with the first of these, then the best and those next to it with all)"
+def _other_seeds(count: int) -> str:
+    if count == 1:
+        return "one other seed"
+    return (
+        f"{count} other seeds (all rates with the first of these, then the best and those next to "
+        "it with all)"
+    )
 
 
 def _tuning(grid_file: GridFile, grid: TrainingGrid, trained: Trained) -> str:
@@ -344,9 +346,8 @@ def _tuning(grid_file: GridFile, grid: TrainingGrid, trained: Trained) -> str:
         told.append(
             f"Learning rates ({rates}) are chosen for each mechanism and epsilon on held-out "
             f"training data ({held}{_held_out_rows(trained)}) by the mean accuracy of "
-            f"{tuning.seeds} other seeds{_second_stage(tuning.seeds)}; the chosen one is then "
-            f"trained on all training data. {HELD_OUT} `rate at edge` marks a rate at an end of "
-            "its grid."
+            f"{_other_seeds(grid.tuning_seeds)}; the chosen one is then trained on all training "
+            f"data. {HELD_OUT} `rate at edge` marks a rate at an end of its grid."
         )
     if grid_file.experiment.tuned:
         told.append(grid_file.experiment.tuned)
