@@ -194,6 +194,7 @@ def _failed(result: dict[str, Any]) -> str:
 @app.command("init")
 def init(
     file: Annotated[Path, typer.Argument(help="The file to write, FILE.toml; it must not exist.")],
+    as_json: Json = False,
 ) -> None:
     """Write a commented grid of your own, which runs as it is on the bundled digits."""
     from sottovoce_papers.experiment import GRID_SUFFIX
@@ -203,6 +204,9 @@ def init(
     if file.exists():
         raise OutputError(f"{file} exists already; choose another name, or remove it")
     files.write_atomic(file, (_EXPERIMENTS / "grid_example.toml").read_bytes())
+    if as_json:
+        print_json({"written": str(file)})
+        return
     say(f"Written: {file}\nRun it:  sottovoce experiment run {shlex.quote(str(file))} --fast")
 
 
