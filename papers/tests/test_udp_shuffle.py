@@ -2,36 +2,17 @@
 
 import csv
 import html
-import itertools
 from pathlib import Path
 from typing import Any
 
 import mpmath
 import pytest
+from shuffled_bits import enumerated_divergence
 
 from sottovoce_papers import study
 from sottovoce_papers.experiment import find
 from sottovoce_papers.published.udp_shuffling import exact_divergence
 from sottovoce_papers.studies import udp_shuffle
-
-
-def enumerated(eps0: float, clients: int, order: int) -> float:
-    """The divergence of the sorted bits, over all 2^N messages, in 40 digits."""
-    with mpmath.workdps(40):
-        truth = 1 / (1 + mpmath.exp(-mpmath.mpf(eps0)))
-        laws = []
-        for own in (0, 1):
-            law = [mpmath.mpf(0)] * (clients + 1)
-            for bits in itertools.product((0, 1), repeat=clients):
-                chances = [truth if bits[0] == own else 1 - truth]
-                chances += [1 - truth if bit else truth for bit in bits[1:]]
-                law[sum(bits)] += mpmath.fprod(chances)
-            laws.append(law)
-        moments = [
-            mpmath.fsum(p**order * q ** (1 - order) for p, q in zip(*pair, strict=True))
-            for pair in (laws, laws[::-1])
-        ]
-        return float(mpmath.log(max(moments)) / (order - 1))
 
 
 @pytest.mark.parametrize("eps0", [0.5, 1.0, 4.0])
@@ -41,7 +22,9 @@ def test_the_exact_divergence_is_that_of_all_messages(
     eps0: float, clients: int, order: int
 ) -> None:
     found = exact_divergence(eps0, clients, order)
-    assert found == pytest.approx(enumerated(eps0, clients, order), rel=1e-9)
+    with mpmath.workdps(40):
+        expected = float(enumerated_divergence(eps0, clients, order))
+    assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_fast_run(tmp_path: Path) -> None:
