@@ -131,3 +131,34 @@ def test_modules_that_mix_samples_are_recognized(
     assert Task(Centered(last), features, labels).ghost_sums is None
     alike = features[:1].expand(3, -1)
     assert Task(Centered(last), alike, torch.zeros(3, dtype=torch.int64)).ghost_sums is None
+
+
+def test_an_infinite_sample_counts_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_module, "_LARGE_NETWORK", 1)
+    module, features = images()
+    labels, others = torch.arange(6) % 3, torch.tensor([0, 2, 3, 4, 5])
+    task = Task(module, features.clone(), labels)
+    ghost, model = task.ghost_sums, task.tensor(task.initial_model())
+    assert ghost is not None
+    broken = features.clone()
+    broken[1] = torch.inf
+    found = ghost.clipped_total(model, broken, labels, torch.ones(6), 1.0)
+    expected = ghost.clipped_total(model, features[others], labels[others], torch.ones(5), 1.0)
+    assert torch.isfinite(found).all()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_frozen_parameters_of_a_layer_count_neither_for_norms_nor_for_sums(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(task_module, "_LARGE_NETWORK", 1)
+    module, features = images()
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name.endswith("bias"))
+    labels = torch.arange(6) % 3
+    task = Task(module, features, labels)
+    ghost, model = task.ghost_sums, task.tensor(task.initial_model())
+    assert ghost is not None
+    one = ghost.clipped_total(model, features[:1], labels[:1], torch.ones(1), 1e-3)
+    assert len(one) == task.dimension < 20
+    assert float(one.norm()) == pytest.approx(1e-3, rel=1e-5)
