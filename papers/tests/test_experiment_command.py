@@ -113,6 +113,16 @@ def test_every_page_says_how_it_differs_from_the_paper() -> None:
             assert f"\n- {sentence}\n" in page, path
 
 
+def test_a_refused_option_keeps_the_results_of_an_earlier_run(cli: Any) -> None:
+    assert cli(*FAST, "--out", "kept").code == 0
+    before = {path: path.read_bytes() for path in Path("kept").iterdir() if path.is_file()}
+    assert len(before) > 4
+    result = cli(*FAST, "--out", "kept", "--set", "round=3")
+    assert result.code == 2, result.err
+    after = {path: path.read_bytes() for path in Path("kept").iterdir() if path.is_file()}
+    assert after == before
+
+
 def _broken(settings: Settings) -> Findings:
     raise ZeroDivisionError("division by zero")
 

@@ -40,13 +40,15 @@ def run(experiment: Experiment, settings: Settings, out: Path) -> dict[str, Any]
     """Run an experiment and save its results in `out`; return the contents of data.json.
 
     Files are written atomically, and the page, which needs the others, comes last. Trials that are
-    finished stay in `out` when the run is interrupted, and the next run reuses them.
+    finished stay in `out` when the run is interrupted, and the next run reuses them. The results of
+    an earlier run stay until those of this one are there: a refused option costs nothing.
     """
     _prepare(out, experiment.name)
     start = time.perf_counter()
     findings = experiment.run(dataclasses.replace(settings, folder=out))
     seconds = time.perf_counter() - start
     plain = _plain(experiment, settings, findings, seconds)
+    _clear(out)
     for figure in findings.figures:
         files.write_atomic(out / f"{figure.name}.svg", standalone(figure.chart.svg()).encode())
     files.write_atomic(out / TABLE, _csv(findings.rows).encode())
@@ -71,19 +73,17 @@ def load(out: Path) -> dict[str, Any]:
 
 
 def _prepare(out: Path, name: str) -> None:
-    """Create an empty folder, or remove the earlier results of the same experiment from it.
+    """Create an empty folder, or check that one holds the same experiment.
 
     The marker that is written tells the next run, after an interruption, that the folder can be
     used.
     """
     with files.explain_os_errors("create", out):
         out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
-            _clear(out, name)
-    files.write_json(out / DATA, {"experiment": name})
-
-
-def _clear(out: Path, name: str) -> None:
+        empty = not any(out.iterdir())
+    if empty:
+        files.write_json(out / DATA, {"experiment": name})
+        return
     if not (out / DATA).is_file():
         raise OutputError(
             f"{out} is not empty and holds no earlier experiment; choose another --out"
@@ -93,6 +93,11 @@ def _clear(out: Path, name: str) -> None:
         raise OutputError(
             f"{out} holds the experiment '{earlier['experiment']}'; choose another --out"
         )
+
+
+def _clear(out: Path) -> None:
+    """Remove the results of an earlier run, of which this one may not write all."""
+    earlier = load(out)
     pictures = [Path(str(figure["file"])).name for figure in earlier.get("figures", [])]
     for file in (*pictures, TABLE, PARQUET, TRIALS_TABLE, PAGE):
         (out / file).unlink(missing_ok=True)
